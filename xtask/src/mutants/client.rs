@@ -243,7 +243,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a close does not wait for writes whose callers were killed",
         "crates/nacre-client/src/files/open.rs",
-        &[("if open.is_writer() || !open.lock_owners", "if !open.is_writer() && !open.lock_owners")],
+        &[("if open.is_writer() || open.has_lock_owners", "if !open.is_writer() && open.has_lock_owners")],
     )
     .found_by("nacre-sim", "osts", "a_close_waits_for_writes_whose_callers_were_killed"),
     planted(

@@ -22,7 +22,7 @@ const ABSENT_MAX: usize = 1024;
 /// all, a search for every name that is not found would cost as much as the directory is large.
 const ABSENT_LOOK: Duration = Duration::from_millis(100);
 
-/// The locks under which a name is valid.
+/// The locks under which a name is valid: a plain value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Under {
     /// UPDATE of the directory.
@@ -112,7 +112,7 @@ pub(super) enum Named {
     Unknown,
 }
 
-/// A name that is not in the table any more.
+/// A name that is not in the table any more: a plain value.
 #[derive(Debug)]
 pub(super) struct Gone {
     pub(super) parent: Fid,

@@ -22,7 +22,7 @@ use nacre_types::{Codec, ConnEpoch, Fid, InodeBits, Instant, Timestamp, Transno}
 use nacre_wire::mdt::{self, EntryReply, LockTail, Readdir, ReaddirReply, RevokeInodeLocks};
 use nacre_wire::{Frame, flags};
 
-/// Numbers for administrators.
+/// Numbers for administrators: a plain record.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CacheCounts {
     /// Inodes with locks, and their bound.
@@ -73,18 +73,11 @@ impl MetadataCache {
         if self.on.get() { flags::MAY_LOCK } else { 0 }
     }
     pub(crate) fn is_idle(&self) -> bool {
-        self.tables.borrow().in_flight.is_idle()
+        self.tables.borrow().is_idle()
     }
     pub(crate) fn counts(&self) -> CacheCounts {
-        let tables = self.tables.borrow();
-        CacheCounts {
-            locks: tables.locks.len(),
-            limit: tables.locks.limit(),
-            names: tables.entries.len(),
-            bytes: tables.inodes.bytes(),
-            revokes: self.revokes.get(),
-            cancels: self.cancels.get(),
-        }
+        let (locks, limit, names, bytes) = self.tables.borrow().sizes();
+        CacheCounts { locks, limit, names, bytes, revokes: self.revokes.get(), cancels: self.cancels.get() }
     }
     pub(crate) fn returns(&self) -> &Returns {
         &self.returns
@@ -107,7 +100,7 @@ impl MetadataCache {
     }
     /// Sets the number of inodes on which locks are kept.
     pub(crate) fn set_limit(&self, limit: usize) {
-        self.tables().locks.set_limit(limit);
+        self.tables().set_limit(limit);
     }
     /// The MDT was restarted, or has evicted this client: all locks have ended. `epoch`: the connection that has begun.
     pub(crate) fn locks_ended(&self, epoch: ConnEpoch) {
@@ -149,32 +142,30 @@ impl MetadataCache {
         self.on.get().then(|| self.tables().xattr_serial(fid))?
     }
     pub(crate) fn keep_xattr(&self, fid: Fid, serial: Option<u64>, name: &[u8], value: Option<&Bytes>) {
-        let mut tables = self.tables();
-        if let Some(serial) = serial.filter(|serial| tables.xattr_serial(fid) == Some(*serial)) {
-            tables.inodes.set_xattr(fid, serial, name, value);
+        if let Some(serial) = serial {
+            self.tables().keep_xattr(fid, serial, name, value);
         }
     }
     pub(crate) fn keep_xattr_names(&self, fid: Fid, serial: Option<u64>, names: &[Bytes]) {
-        let mut tables = self.tables();
-        if let Some(serial) = serial.filter(|serial| tables.xattr_serial(fid) == Some(*serial)) {
-            tables.inodes.set_xattr_names(fid, serial, names);
+        if let Some(serial) = serial {
+            self.tables().keep_xattr_names(fid, serial, names);
         }
     }
     pub(crate) fn keep_target(&self, fid: Fid, target: &[u8]) {
-        self.tables().inodes.set_target(fid, target);
+        self.tables().keep_target(fid, target);
     }
 
     // ---- the kernel
 
     /// The kernel is given a name until a time. False: it may not have it.
     pub(super) fn give_name(&self, parent: Fid, name: &[u8], until: Instant) -> bool {
-        self.kernel.borrow().is_some() && self.tables().entries.give_to_kernel(parent, name, until)
+        self.kernel.borrow().is_some() && self.tables().give_name(parent, name, until)
     }
     /// The kernel is given the attributes of an inode until a time.
     pub(super) fn give_attrs(&self, fid: Fid, until: Instant) -> bool {
         let is_there = self.kernel.borrow().is_some();
         if is_there {
-            self.tables().inodes.give_to_kernel(fid, until);
+            self.tables().give_attrs(fid, until);
         }
         is_there
     }
@@ -184,7 +175,7 @@ impl MetadataCache {
     /// The locks that a reply grants and tells of. `None`: it has none that count.
     fn tail(&self, frame: &Frame) -> Option<LockTail> {
         let bytes = frame.lock_tail()?;
-        if !self.on.get() || frame.header.epoch < self.tables.borrow().era_began {
+        if !self.on.get() || self.tables.borrow().is_former(frame.header.epoch) {
             return None;
         }
         match LockTail::from_slice(bytes) {
@@ -200,7 +191,7 @@ impl MetadataCache {
         let Some(tail) = self.tail(frame) else { return };
         let mut tables = self.tables();
         let granted = take_grants(&mut tables, &tail);
-        tables.inodes.read(entry, tail.seen, bits_of(&granted, entry.attr.fid));
+        tables.read_inode(entry, tail.seen, bits_of(&granted, entry.attr.fid));
         drop(tables);
         self.cancel_surplus();
     }
@@ -212,7 +203,7 @@ impl MetadataCache {
         let fid = entry.map(|entry| entry.attr.fid);
         let child = fid.map_or(InodeBits::NONE, |fid| bits_of(&granted, fid));
         if let Some(entry) = entry {
-            tables.inodes.read(entry, tail.seen, child);
+            tables.read_inode(entry, tail.seen, child);
         }
         tables.read_name((parent, name), fid, tail.seen, (bits_of(&granted, parent), child));
         drop(tables);
@@ -226,31 +217,31 @@ impl MetadataCache {
         let dir = bits_of(&granted, request.dir);
         let is_kept = dir.contains(InodeBits::UPDATE);
         if is_kept {
-            tables.entries.page_begins(request.dir, request.cookie);
+            tables.page_begins(request.dir, request.cookie);
         }
         for found in &reply.entries {
             let child =
                 found.granted.map_or(InodeBits::NONE, |grant| take_grant(&mut tables, grant, tail.seen));
             if let Some(entry) = &found.entry {
-                tables.inodes.read(entry, tail.seen, child);
+                tables.read_inode(entry, tail.seen, child);
             }
             let at = (found.fid, found.cookie, found.file_type);
             tables.read_listed((request.dir, &found.name), at, tail.seen, (dir, child));
         }
         if is_kept {
             let last = reply.entries.last().map_or(request.cookie, |found| found.cookie);
-            tables.entries.page_ends(request.dir, last, reply.eof);
+            tables.page_ends(request.dir, last, reply.eof);
         }
         drop(tables);
         self.cancel_surplus();
     }
     /// Whether more of a listing than its caller takes now should be asked for, because it can be kept.
     pub(crate) fn keeps_listing(&self, dir: Fid, cookie: u64) -> bool {
-        self.on.get() && self.tables.borrow().entries.would_keep(dir, cookie)
+        self.on.get() && self.tables.borrow().would_keep(dir, cookie)
     }
     /// The MDT has recorded an access time that this mount has sent.
     pub(crate) fn accessed(&self, fid: Fid, atime: Timestamp) {
-        self.tables().inodes.accessed(fid, atime);
+        self.tables().accessed(fid, atime);
     }
 
     // ---- own changes
@@ -265,7 +256,7 @@ impl MetadataCache {
 
     /// Processes a callback: the bits have ended when this returns, and wait to be returned.
     pub(crate) fn revoked(&self, frame: &Frame) {
-        if frame.header.epoch < self.tables.borrow().era_began {
+        if self.tables.borrow().is_former(frame.header.epoch) {
             return;
         }
         let mut stale = Vec::new();
@@ -285,9 +276,7 @@ impl MetadataCache {
             }
             Err(error) => {
                 tracing::error!(%error, "a revoke of the MDT cannot be read: no lock of it is used until it restarts");
-                let mut tables = self.tables();
-                tables.cancel_all(&mut stale);
-                tables.locks.distrust();
+                self.tables().distrust(&mut stale);
             }
         }
         self.returns.add(stale, acks, Vec::new());
@@ -330,7 +319,7 @@ impl Changing {
         let Self { cache, touches, before } = self;
         let at = frame.header.transno;
         // Locks of a later start of the MDT were granted after this change.
-        if frame.header.epoch < cache.tables.borrow().era_began {
+        if cache.tables.borrow().is_former(frame.header.epoch) {
             return;
         }
         let tail = cache.tail(frame);
@@ -342,7 +331,7 @@ impl Changing {
                 if let Some((tail, entry)) = tail.as_ref().zip(entry) {
                     let granted = take_grants(&mut tables, tail);
                     let entry = as_sent(entry.clone(), tail);
-                    tables.inodes.read(&entry, tail.seen, bits_of(&granted, entry.attr.fid));
+                    tables.read_inode(&entry, tail.seen, bits_of(&granted, entry.attr.fid));
                 }
             }
             Some(tail) => {
@@ -353,7 +342,7 @@ impl Changing {
                         && bits_of(&granted, entry.attr.fid).contains(InodeBits::UPDATE)
                         && entry.attr.is_dir()
                     {
-                        tables.entries.made(entry.attr.fid);
+                        tables.made_dir(entry.attr.fid);
                     }
                 }
                 tail.changed.iter().for_each(|entry| tables.changed_inode(at, as_sent(entry.clone(), tail)));

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_dlm::client::{GrantedInodeLocks, InodeCancel};
 use nacre_dlm::server::InodeGrant;
-use nacre_types::{ConnEpoch, Fid, FileType, InodeBits, InodeMode, Instant, Transno};
+use nacre_types::{ConnEpoch, Fid, FileType, InodeBits, InodeMode, Instant, Timestamp, Transno};
 use nacre_wire::mdt::{EntryReply, InodeRevoke};
 
 /// Inodes on which locks are kept, unless the parameter says otherwise.
@@ -50,14 +50,14 @@ pub(super) struct NameBefore {
 /// The state of the cache.
 #[derive(Debug)]
 pub(super) struct Tables {
-    pub(super) locks: GrantedInodeLocks,
+    locks: GrantedInodeLocks,
     /// Counts the starts of the MDT and the generations of this client there: locks end with them.
     era: ConnEpoch,
     /// Frames of earlier connections have no effect on locks.
-    pub(super) era_began: ConnEpoch,
-    pub(super) inodes: Inodes,
-    pub(super) entries: Entries,
-    pub(super) in_flight: InFlight,
+    era_began: ConnEpoch,
+    inodes: Inodes,
+    entries: Entries,
+    in_flight: InFlight,
     now: Instant,
 }
 
@@ -87,6 +87,23 @@ impl Tables {
         self.locks.enter(self.era);
         self.inodes.clear();
         self.entries.clear();
+    }
+
+    /// Whether a frame of this connection tells nothing of the locks of now.
+    pub(super) fn is_former(&self, epoch: ConnEpoch) -> bool {
+        epoch < self.era_began
+    }
+    /// Sets the number of inodes on which locks are kept.
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.locks.set_limit(limit);
+    }
+    /// Whether no change of this mount is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight.is_idle()
+    }
+    /// Inodes with locks and their limit, names, bytes of attributes.
+    pub(super) fn sizes(&self) -> (usize, usize, usize, usize) {
+        (self.locks.len(), self.locks.limit(), self.entries.len(), self.inodes.bytes())
     }
 
     // ---- lookups
@@ -151,6 +168,24 @@ impl Tables {
         }
         self.inodes.serial(fid)
     }
+    /// Keeps what was read of extended attributes, unless the inode has changed since the number was given.
+    pub(super) fn keep_xattr(&mut self, fid: Fid, serial: u64, name: &[u8], value: Option<&Bytes>) {
+        if self.xattr_serial(fid) == Some(serial) {
+            self.inodes.set_xattr(fid, serial, name, value);
+        }
+    }
+    pub(super) fn keep_xattr_names(&mut self, fid: Fid, serial: u64, names: &[Bytes]) {
+        if self.xattr_serial(fid) == Some(serial) {
+            self.inodes.set_xattr_names(fid, serial, names);
+        }
+    }
+    pub(super) fn keep_target(&mut self, fid: Fid, target: &[u8]) {
+        self.inodes.set_target(fid, target);
+    }
+    /// Whether a page of a listing after `cookie` can be kept.
+    pub(super) fn would_keep(&self, dir: Fid, cookie: u64) -> bool {
+        self.entries.would_keep(dir, cookie)
+    }
     pub(super) fn xattr(&mut self, fid: Fid, name: &[u8]) -> Option<Option<Bytes>> {
         self.xattr_serial(fid)?;
         self.inodes.xattr(fid, name)
@@ -162,6 +197,37 @@ impl Tables {
 
     // ---- lookups
 
+    /// The kernel is given a name until a time. False: it may not have it.
+    pub(super) fn give_name(&mut self, parent: Fid, name: &[u8], until: Instant) -> bool {
+        self.entries.give_to_kernel(parent, name, until)
+    }
+    pub(super) fn give_attrs(&mut self, fid: Fid, until: Instant) {
+        self.inodes.give_to_kernel(fid, until);
+    }
+    /// Takes the attributes in the reply to a read, under the bits granted with it.
+    pub(super) fn read_inode(&mut self, entry: &EntryReply, seen: Transno, bits: InodeBits) {
+        self.inodes.read(entry, seen, bits);
+    }
+    /// A page of a listing begins after this cookie.
+    pub(super) fn page_begins(&mut self, dir: Fid, cookie: u64) {
+        self.entries.page_begins(dir, cookie);
+    }
+    pub(super) fn page_ends(&mut self, dir: Fid, last: u64, eof: bool) {
+        self.entries.page_ends(dir, last, eof);
+    }
+    /// This mount has made the directory: all its names are known.
+    pub(super) fn made_dir(&mut self, dir: Fid) {
+        self.entries.made(dir);
+    }
+    /// The MDT has recorded an access time that this mount has sent.
+    pub(super) fn accessed(&mut self, fid: Fid, atime: Timestamp) {
+        self.inodes.accessed(fid, atime);
+    }
+    /// No lock of this start of the MDT is used any more.
+    pub(super) fn distrust(&mut self, stale: &mut Vec<Stale>) {
+        self.cancel_all(stale);
+        self.locks.distrust();
+    }
     /// Processes a grant of a reply; returns the bits of it that are valid.
     pub(super) fn granted(&mut self, fid: Fid, grant: InodeGrant, seen: Transno) -> InodeBits {
         let before = self.locks.held(fid).all();

@@ -43,7 +43,7 @@ enum Remains {
 
 /// The parts of an append of `data` behind the end of the file, which the locks show.
 fn parts_at_end(component: &Component, data: &Bytes, locks: &AppendLocks) -> Result<Vec<Part>, Errno> {
-    let states: Vec<ObjectState> = locks.iter().map(|(_, held)| held.state).collect();
+    let states: Vec<ObjectState> = locks.iter().map(|(_, held)| held.state()).collect();
     let sizes = (0u32..).zip(&states).map(|(stripe, state)| component.file_size(stripe, state.size));
     let end = sizes.max().unwrap_or(0);
     let len = data.len() as u64;
@@ -133,13 +133,13 @@ impl Client {
             if part.done {
                 return Ok(());
             }
-            self.write_object(ost, open, &part.range, data, held.cookie, mtime).await
+            self.write_object(ost, open, &part.range, data, held.cookie(), mtime).await
         });
         let written = join_all(writes).await;
         let Some(&Err(error)) = written.iter().find(|w| w.is_err()) else {
             for part in &parts {
                 if let Some((_, held)) = locks.get_mut(part.range.stripe as usize) {
-                    held.state.size = held.state.size.max(part.range.offset + part.range.len);
+                    held.written_to(part.range.offset + part.range.len);
                 }
             }
             return Ok((parts.iter().map(|part| part.range.stripe).collect(), locks));
@@ -178,7 +178,7 @@ impl Client {
         let mut left = Remains::Place;
         for part in parts {
             let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
-            let (found, _) = self.read_object(ost, fid, &part.range, held.cookie).await?;
+            let (found, _) = self.read_object(ost, fid, &part.range, held.cookie()).await?;
             let (found, ours) = (found.concat(), stripes::gather(&part.range, data));
             if part.done && found != ours {
                 return Ok(Remains::Nothing);
@@ -207,7 +207,7 @@ impl Client {
         );
         for part in parts.iter().filter(|part| part.done) {
             let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
-            self.write_object(ost, open, &part.range, &zeros, held.cookie, mtime).await?;
+            self.write_object(ost, open, &part.range, &zeros, held.cookie(), mtime).await?;
         }
         Ok(())
     }
@@ -224,8 +224,8 @@ impl Client {
         let file = &open.file;
         let Laid { object, laid } = part.range.of(file.fid);
         file.note_uncertain(part.range.stripe);
-        let (owner, lock) = (file.owner(), held.cookie);
+        let (owner, lock) = (file.owner(), held.cookie());
         let request = Truncate { object, laid, size: part.before, owner, mtime, lock };
-        self.change_object(ost, Some(open), held.cookie, &request, Vec::new()).await.map(drop)
+        self.change_object(ost, Some(open), held.cookie(), &request, Vec::new()).await.map(drop)
     }
 }

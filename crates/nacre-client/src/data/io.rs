@@ -224,10 +224,10 @@ impl Client {
     ) -> Result<(Vec<Bytes>, Timestamp), Errno> {
         let locked = self.lock_ranges(file.fid, ranges, LockMode::Pr, true).await?;
         let reads = locked.iter().map(|l| async {
-            if l.held.state.size <= l.range.offset {
-                return Ok((Vec::new(), l.held.state));
+            if l.held.state().size <= l.range.offset {
+                return Ok((Vec::new(), l.held.state()));
             }
-            self.read_object(&l.ost, file.fid, &l.range, l.held.cookie).await
+            self.read_object(&l.ost, file.fid, &l.range, l.held.cookie()).await
         });
         let read: Vec<FromObject> = join_all(reads).await.into_iter().collect::<Result<_, _>>()?;
         let is_whole = read
@@ -263,7 +263,7 @@ impl Client {
     ) -> Result<(), Errno> {
         let locked = self.lock_ranges(open.file.fid, ranges, LockMode::Pw, leaves).await?;
         let writes =
-            locked.iter().map(|l| self.write_object(&l.ost, open, &l.range, data, l.held.cookie, mtime));
+            locked.iter().map(|l| self.write_object(&l.ost, open, &l.range, data, l.held.cookie(), mtime));
         join_all(writes).await.into_iter().collect()
     }
 
@@ -358,7 +358,7 @@ impl Client {
                     keep_size,
                     owner: file.owner(),
                     mtime,
-                    lock: locked.get(i).map_or(NO_LOCK, |l| l.held.cookie),
+                    lock: locked.get(i).map_or(NO_LOCK, |l| l.held.cookie()),
                 };
                 requests.push((self.ost(range.ost).await?, request));
             }
@@ -395,7 +395,7 @@ impl Client {
         let Some(file) = self.files.used(fid) else {
             return self.mdt_of(fid).await?.call(&Sync {}).await.map(drop);
         };
-        let component = file.component.borrow().clone();
+        let component = file.known_component();
         if let Some(component) = component {
             let stripes: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
             self.sync_objects(fid, &component, &stripes).await?;
@@ -423,9 +423,9 @@ impl Client {
     async fn sync_inode(&self, file: &FileState) -> Result<(), Errno> {
         let mdt = self.mdt_of(file.fid).await?;
         let changes = mdt.changes();
-        if file.synced_at.get() != Some(changes) {
+        if !file.is_synced_at(changes) {
             mdt.call(&Sync {}).await?;
-            file.synced_at.set(Some(changes));
+            file.set_synced_at(changes);
         }
         Ok(())
     }

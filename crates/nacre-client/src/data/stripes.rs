@@ -11,7 +11,7 @@ use nacre_types::{Component, Extent, Fid, Layout, ObjectId, OstIndex};
 use nacre_wire::mdt::Written;
 use nacre_wire::ost::ObjectState;
 
-/// An object, and under which number its stripe was laid out.
+/// An object, and under which number its stripe was laid out: a plain value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Laid {
     pub(crate) object: ObjectId,
@@ -23,7 +23,7 @@ impl Laid {
     }
 }
 
-/// The part of one operation that falls into one object.
+/// The part of one operation that falls into one object: a plain value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectRange {
     pub(crate) stripe: u32,

@@ -23,19 +23,14 @@ impl Client {
         );
         mdt.fids().forget();
         mdt.flocks().retry_all();
-        let lost: Vec<bool> =
-            opens.iter().map(|open| open.file.granted_flocks.borrow().covers(open.handle)).collect();
+        let lost: Vec<bool> = opens.iter().map(|open| open.file.flocks().covers(open.handle)).collect();
         for (open, _) in opens.iter().zip(&lost).filter(|(_, lost)| **lost) {
-            self.lost.lost(
-                open.handle,
-                open.file.fid,
-                open.file.granted_flocks.borrow().processes(open.handle),
-            );
+            self.lost.lost(open.handle, open.file.fid, open.file.flocks().processes(open.handle));
         }
         for (open, lost) in opens.into_iter().zip(lost) {
             open.file.evicted();
             mdt.late_opens().remove(&open);
-            open.file.granted_flocks.borrow_mut().clear();
+            open.file.flocks().clear();
             if lost {
                 open.set_stale();
                 continue;
@@ -61,8 +56,7 @@ impl Client {
     /// written there and not synced are lost: handles that may have written there fail at their next use.
     pub(crate) fn lost_with(&self, ost: OstIndex, replaced: u32) {
         let lies_there = |open: &Open| {
-            let component = open.file.component.borrow();
-            component.as_ref().is_some_and(|c| {
+            open.file.known_component().is_some_and(|c| {
                 (0u32..).zip(&c.stripes).any(|(stripe, on)| *on == ost && c.laid(stripe) < replaced)
             })
         };

@@ -114,9 +114,9 @@ impl Client {
         self.lost.closed(handle);
         open.file.long_append.end_of(handle);
         if let Some(owner) = flock_owner {
-            open.lock_owners.borrow_mut().insert((FlockFamily::Flock, owner));
+            open.add_lock_owner(FlockFamily::Flock, owner);
         }
-        if open.is_writer() || !open.lock_owners.borrow().is_empty() {
+        if open.is_writer() || open.has_lock_owners() {
             self.wait_for_writes(&open.file).await;
         }
         if open.is_stale() {

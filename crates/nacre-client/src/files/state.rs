@@ -7,21 +7,21 @@ use crate::data::long_append::LongAppend;
 use crate::data::stripes;
 use crate::files::atime::Accessed;
 use crate::files::ranges::RangeLock;
+use crate::locks::file_flocks::FileFlocks;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use nacre_dlm::client::GrantedFlocks;
 use nacre_types::{Attr, Caller, Component, Errno, Fid, Layout, Owner, mode};
 use nacre_wire::mdt::EntryReply;
 use nacre_wire::ost::ObjectState;
 
-/// State that this mount keeps of a file in use.
+/// State that this mount keeps of a file in use. The parts that other folders use directly guard their own state.
 pub(crate) struct FileState {
     pub(crate) fid: Fid,
     /// Order of this mount's operations on the file.
     pub(crate) ranges: RangeLock,
     pub(crate) long_append: LongAppend,
-    pub(crate) component: RefCell<Option<Rc<Component>>>,
+    component: RefCell<Option<Rc<Component>>>,
     owner: Cell<Owner>,
     /// A write by an ordinary user must take set-id bits away first.
     kill_priv: Cell<bool>,
@@ -37,10 +37,8 @@ pub(crate) struct FileState {
     /// this mount tell nothing until the last of those writers is gone.
     others_wrote: Cell<bool>,
     /// Count of this mount's metadata changes when the MDT was last synced for this file.
-    pub(crate) synced_at: Cell<Option<u64>>,
-    /// File locks were taken through some handle of it: only then a close has to look for them in all of them.
-    pub(crate) was_locked: Cell<bool>,
-    pub(crate) granted_flocks: RefCell<GrantedFlocks>,
+    synced_at: Cell<Option<u64>>,
+    flocks: FileFlocks,
     pub(crate) accessed: Accessed,
 }
 
@@ -59,8 +57,7 @@ impl FileState {
             dirty: Cell::new(false),
             others_wrote: Cell::new(false),
             synced_at: Cell::new(None),
-            was_locked: Cell::new(false),
-            granted_flocks: RefCell::default(),
+            flocks: FileFlocks::default(),
             accessed: Accessed::default(),
         }
     }
@@ -85,12 +82,27 @@ impl FileState {
     pub(crate) fn owner(&self) -> Owner {
         self.owner.get()
     }
+    /// File locks of this mount.
+    pub(crate) fn flocks(&self) -> &FileFlocks {
+        &self.flocks
+    }
+    /// Whether the MDT was synced for this file when this mount had made as many metadata changes.
+    pub(crate) fn is_synced_at(&self, changes: u64) -> bool {
+        self.synced_at.get() == Some(changes)
+    }
+    pub(crate) fn set_synced_at(&self, changes: u64) {
+        self.synced_at.set(Some(changes));
+    }
+    /// Where the bytes lie, if a layout that this build can use is known.
+    pub(crate) fn known_component(&self) -> Option<Rc<Component>> {
+        self.component.borrow().clone()
+    }
     /// Where the bytes lie.
     ///
     /// # Errors
     /// EIO for a layout that this build cannot use (or no regular file).
     pub(crate) fn component(&self) -> Result<Rc<Component>, Errno> {
-        self.component.borrow().clone().ok_or_else(|| {
+        self.known_component().ok_or_else(|| {
             tracing::error!(fid = %self.fid, "no layout that this build understands: upgrade this client");
             Errno::EIO
         })

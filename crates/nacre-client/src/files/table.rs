@@ -43,7 +43,7 @@ pub(crate) enum AtMdt {
     Reporting,
 }
 
-/// An open handle.
+/// An open handle. Its number and its file never change.
 pub(crate) struct Open {
     pub(crate) handle: OpenHandle,
     pub(crate) file: FileRef,
@@ -53,7 +53,7 @@ pub(crate) struct Open {
     stale: Cell<bool>,
     at_mdt: Cell<AtMdt>,
     /// Lock owners that took locks through this handle: nothing but the release tells that an OFD lock is over.
-    pub(crate) lock_owners: RefCell<BTreeSet<(FlockFamily, u64)>>,
+    lock_owners: RefCell<BTreeSet<(FlockFamily, u64)>>,
 }
 impl Open {
     pub(crate) fn new(handle: OpenHandle, file: FileRef, flags: u32, noatime: bool) -> Self {
@@ -83,6 +83,25 @@ impl Open {
     /// How a read through this handle changes the access time.
     pub(crate) fn atime(&self, policy: AtimePolicy) -> Atime {
         if self.noatime { Atime::Never } else { policy.files }
+    }
+    /// A lock of this owner is about to be requested: a release must know from now on what to drop.
+    pub(crate) fn lock_requested(&self, family: FlockFamily, owner: u64) {
+        self.lock_owners.borrow_mut().insert((family, owner));
+        self.file.flocks().requested();
+    }
+    /// The last close tells of this owner of a lock.
+    pub(crate) fn add_lock_owner(&self, family: FlockFamily, owner: u64) {
+        self.lock_owners.borrow_mut().insert((family, owner));
+    }
+    /// True: the owner has requested locks through this handle.
+    pub(crate) fn remove_lock_owner(&self, family: FlockFamily, owner: u64) -> bool {
+        self.lock_owners.borrow_mut().remove(&(family, owner))
+    }
+    pub(crate) fn has_lock_owners(&self) -> bool {
+        !self.lock_owners.borrow().is_empty()
+    }
+    pub(crate) fn take_lock_owners(&self) -> BTreeSet<(FlockFamily, u64)> {
+        core::mem::take(&mut *self.lock_owners.borrow_mut())
     }
     pub(crate) fn is_writer(&self) -> bool {
         self.flags & open_flags::ACCMODE != 0

@@ -100,10 +100,23 @@ pub(crate) struct GrantedExtent {
     locks: ExtentLocks,
     ost: Rc<Target>,
     object: ObjectId,
-    pub(crate) cookie: LockCookie,
+    cookie: LockCookie,
     registration: Rc<PendingLock<ObjectState>>,
     /// The object as it was when the lock was granted.
-    pub(crate) state: ObjectState,
+    state: ObjectState,
+}
+impl GrantedExtent {
+    pub(crate) fn cookie(&self) -> LockCookie {
+        self.cookie
+    }
+    /// The object as it was when the lock was granted, and as this operation has changed it since.
+    pub(crate) fn state(&self) -> ObjectState {
+        self.state
+    }
+    /// This operation has written up to here.
+    pub(crate) fn written_to(&mut self, end: u64) {
+        self.state.size = self.state.size.max(end);
+    }
 }
 impl Drop for GrantedExtent {
     fn drop(&mut self) {

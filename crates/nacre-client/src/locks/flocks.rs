@@ -7,33 +7,8 @@
 
 use crate::client::Client;
 use crate::files::table::Open;
-use nacre_dlm::client::GrantedFlocks;
-use nacre_dlm::policy::flock::{Family, Kind, Lock};
 use nacre_types::{Errno, Fid, OpenHandle};
 use nacre_wire::mdt::{FileLock, Flock, FlockCancel, FlockFamily, FlockOutcome, FlockTest, FlockType};
-
-fn family_of(family: FlockFamily) -> Family {
-    match family {
-        FlockFamily::Flock => Family::Flock,
-        FlockFamily::Posix => Family::Posix,
-    }
-}
-
-/// Records a lock or an unlock that the MDT has granted.
-fn record(granted: &mut GrantedFlocks, handle: OpenHandle, lock: &FileLock) {
-    let family = family_of(lock.family);
-    // flock(2) covers the whole file, whatever the range says.
-    let (start, end) = match family {
-        Family::Flock => (0, u64::MAX),
-        Family::Posix => (lock.start, lock.end),
-    };
-    let kind = match lock.kind {
-        FlockType::Unlock => return granted.unlock(family, lock.owner, start, end),
-        FlockType::Read => Kind::Read,
-        FlockType::Write => Kind::Write,
-    };
-    granted.lock(handle, family, lock.owner, Lock { start, end, kind, pid: lock.pid });
-}
 
 impl Client {
     /// Sets or drops a file lock; with `wait` ends when it is granted or refused, or with EINTR when its caller has ended.
@@ -42,12 +17,11 @@ impl Client {
         let open = self.files.handle(handle)?;
         if lock.kind != FlockType::Unlock {
             // Before the request: a handle that is released meanwhile must know what to drop.
-            open.lock_owners.borrow_mut().insert((lock.family, lock.owner));
-            open.file.was_locked.set(true);
+            open.lock_requested(lock.family, lock.owner);
         }
         let outcome = self.outcome_of(&open, lock, wait).await?;
         if outcome == FlockOutcome::Granted {
-            record(&mut open.file.granted_flocks.borrow_mut(), handle, &lock);
+            open.file.flocks().record(handle, &lock);
         }
         Ok(outcome)
     }
@@ -56,7 +30,7 @@ impl Client {
         let fid = open.file.fid;
         let mdt = self.mdt_of(fid).await?;
         let pending = mdt.flocks().register(&self.ctx, self.new_cookie());
-        let cookie = pending.cookie;
+        let cookie = pending.cookie();
         let request = Flock { fid, lock, wait, cookie };
         loop {
             pending.requested();
@@ -109,28 +83,27 @@ impl Client {
     /// Writes go straight to the OSTs, so there is no error left to report here.
     pub async fn flush(&self, handle: OpenHandle, lock_owner: u64) -> Result<(), Errno> {
         let open = self.files.handle(handle)?;
-        if !open.file.was_locked.get() {
+        if !open.file.flocks().were_requested() {
             return Ok(()); // every close comes here
         }
-        let key = (FlockFamily::Posix, lock_owner);
+        let family = FlockFamily::Posix;
         // Any descriptor of the file, closed by the owner, drops all its locks on the file.
         let mut had_locks = false;
         for other in self.files.of_file(open.file.fid) {
-            had_locks |= other.lock_owners.borrow_mut().remove(&key);
+            had_locks |= other.remove_lock_owner(family, lock_owner);
         }
         if had_locks {
             self.wait_for_writes(&open.file).await;
-            open.file.granted_flocks.borrow_mut().remove_owner(family_of(key.0), key.1);
-            self.unlock_all(open.file.fid, key.0, key.1).await?;
+            open.file.flocks().remove_owner(family, lock_owner);
+            self.unlock_all(open.file.fid, family, lock_owner).await?;
         }
         Ok(())
     }
 
     /// The last close of a handle: its locks go, whatever their family.
     pub(crate) async fn drop_locks_of(&self, open: &Open) {
-        let owners = core::mem::take(&mut *open.lock_owners.borrow_mut());
-        for (family, owner) in owners {
-            open.file.granted_flocks.borrow_mut().remove_owner(family_of(family), owner);
+        for (family, owner) in open.take_lock_owners() {
+            open.file.flocks().remove_owner(family, owner);
             if let Err(error) = self.unlock_all(open.file.fid, family, owner).await
                 && error != Errno::ESHUTDOWN
             {

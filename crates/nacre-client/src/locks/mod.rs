@@ -1,10 +1,11 @@
 //! Locks that this mount requests from its targets, and the leases that limit their use.
 //!
-//! `extents` takes extent locks at OSTs (`acquire` for an operation), `flocks` file locks at the MDT; `pending` keeps the calls that wait for a lock
-//! callback; `under_lease` limits operations under file locks to the MDT's lease.
+//! `extents` takes extent locks at OSTs (`acquire` for an operation), `flocks` file locks at the MDT
+//! (`file_flocks`: those of one file); `pending` keeps the calls that wait for a lock callback; `under_lease` limits operations under file locks to the MDT's lease.
 
 mod acquire;
 pub(crate) mod extents;
+pub(crate) mod file_flocks;
 mod flocks;
 pub(crate) mod pending;
 mod under_lease;

@@ -99,7 +99,7 @@ impl PendingFlocks {
 /// The registration of one request.
 pub(crate) struct PendingLock<T> {
     table: PendingLocks<T>,
-    pub(crate) cookie: LockCookie,
+    cookie: LockCookie,
     pending: Rc<Pending<T>>,
 }
 impl<T> Drop for PendingLock<T> {
@@ -108,6 +108,9 @@ impl<T> Drop for PendingLock<T> {
     }
 }
 impl<T> PendingLock<T> {
+    pub(crate) fn cookie(&self) -> LockCookie {
+        self.cookie
+    }
     /// The request is about to be sent.
     pub(crate) fn requested(&self) {
         self.pending.forgotten.set(false);

@@ -43,7 +43,7 @@ impl Client {
     async fn flock_deadline(&self, open: &Open) -> Result<Option<Instant>, Errno> {
         loop {
             open.usable()?;
-            if !open.file.granted_flocks.borrow().covers(open.handle) {
+            if !open.file.flocks().covers(open.handle) {
                 return Ok(None);
             }
             let mdt = self.mdt_of(open.file.fid).await?;

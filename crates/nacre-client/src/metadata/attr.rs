@@ -318,10 +318,10 @@ impl Client {
                 size: component.object_size(stripe, size),
                 owner,
                 mtime,
-                lock: held.cookie,
+                lock: held.cookie(),
             };
             async move {
-                self.change_object(ost, open, held.cookie, &request, Vec::new())
+                self.change_object(ost, open, held.cookie(), &request, Vec::new())
                     .await
                     .map(|reply| reply.state)
             }

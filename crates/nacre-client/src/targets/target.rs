@@ -17,7 +17,7 @@ const OST_RPCS: u16 = ImportParam::OscMaxRpcs.row().default_u16();
 /// may wait for an operation of ours that holds locks and needs to be sent. So they never take all the room.
 const UNLOCKED_MAX: u64 = 6;
 
-/// A target and what was asked of it.
+/// A target and what was asked of it. What other files reach is fixed, or guards its own state.
 pub(crate) struct Target {
     pub(crate) name: String,
     pub(crate) peer: Rc<Peer>,

@@ -1,0 +1,65 @@
+//! The file locks that this mount has on one file, through whichever of its handles.
+
+use alloc::collections::BTreeSet;
+use core::cell::{Cell, RefCell};
+use nacre_dlm::client::GrantedFlocks;
+use nacre_dlm::policy::flock::{Family, Kind, Lock};
+use nacre_types::OpenHandle;
+use nacre_wire::mdt::{FileLock, FlockFamily, FlockType};
+
+/// Locks of one file, as the MDT has granted them.
+#[derive(Default)]
+pub(crate) struct FileFlocks {
+    /// A lock was requested through some handle: only then a close has to look for locks in all of them.
+    were_requested: Cell<bool>,
+    granted: RefCell<GrantedFlocks>,
+}
+
+impl FileFlocks {
+    /// A lock is about to be requested.
+    pub(crate) fn requested(&self) {
+        self.were_requested.set(true);
+    }
+    pub(crate) fn were_requested(&self) -> bool {
+        self.were_requested.get()
+    }
+    /// Records a lock or an unlock that the MDT has granted.
+    pub(crate) fn record(&self, handle: OpenHandle, lock: &FileLock) {
+        let mut granted = self.granted.borrow_mut();
+        let family = family_of(lock.family);
+        // flock(2) covers the whole file, whatever the range says.
+        let (start, end) = match family {
+            Family::Flock => (0, u64::MAX),
+            Family::Posix => (lock.start, lock.end),
+        };
+        let kind = match lock.kind {
+            FlockType::Unlock => return granted.unlock(family, lock.owner, start, end),
+            FlockType::Read => Kind::Read,
+            FlockType::Write => Kind::Write,
+        };
+        granted.lock(handle, family, lock.owner, Lock { start, end, kind, pid: lock.pid });
+    }
+    /// The locks of an owner have ended.
+    pub(crate) fn remove_owner(&self, family: FlockFamily, owner: u64) {
+        self.granted.borrow_mut().remove_owner(family_of(family), owner);
+    }
+    /// The MDT has evicted this mount: there are no locks any more.
+    pub(crate) fn clear(&self) {
+        self.granted.borrow_mut().clear();
+    }
+    /// Whether there are locks through this handle.
+    pub(crate) fn covers(&self, handle: OpenHandle) -> bool {
+        self.granted.borrow().covers(handle)
+    }
+    /// The processes that have locks through this handle.
+    pub(crate) fn processes(&self, handle: OpenHandle) -> BTreeSet<u32> {
+        self.granted.borrow().processes(handle)
+    }
+}
+
+fn family_of(family: FlockFamily) -> Family {
+    match family {
+        FlockFamily::Flock => Family::Flock,
+        FlockFamily::Posix => Family::Posix,
+    }
+}

@@ -20,7 +20,7 @@ pub(crate) struct BulkShare {
 }
 
 /// A piece of bulk that is subtracted when it is dropped.
-struct Held {
+struct CountedBulk {
     bytes: Bytes,
     all: BulkBudget,
     own: Arc<AtomicU64>,
@@ -42,15 +42,15 @@ impl BulkShare {
         let len = bytes.len() as u64;
         self.all.0.fetch_add(len, Ordering::Relaxed);
         self.own.fetch_add(len, Ordering::Relaxed);
-        Bytes::from_owner(Held { bytes, all: self.all.clone(), own: self.own.clone() })
+        Bytes::from_owner(CountedBulk { bytes, all: self.all.clone(), own: self.own.clone() })
     }
 }
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for CountedBulk {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
-impl Drop for Held {
+impl Drop for CountedBulk {
     fn drop(&mut self) {
         let len = self.bytes.len() as u64;
         self.all.0.fetch_sub(len, Ordering::Relaxed);

@@ -59,7 +59,7 @@ pub(crate) enum Command {
 }
 
 /// An entry that a loop watches.
-enum Entry {
+enum Watched {
     Source(Arc<dyn Source>),
     Listener(Listener),
     Socket(Box<Socket>),
@@ -180,7 +180,7 @@ struct EventLoop<'a> {
     shared: &'a Arc<Shared>,
     handle: &'a LoopHandle,
     index: usize,
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, Watched>,
     /// Entries that may have a deadline: sockets in their handshake, listeners that pause.
     timed: BTreeSet<u64>,
     /// Sockets whose reading is paused because of their bytes in memory.
@@ -250,7 +250,7 @@ impl EventLoop<'_> {
     fn dispatch(&mut self, token: u64, flags: epoll::EventFlags) {
         let Some(entry) = self.entries.get_mut(&token) else { return };
         let state = match entry {
-            Entry::Source(source) => {
+            Watched::Source(source) => {
                 let read = driver::together(|| {
                     catch_unwind(AssertUnwindSafe(|| source.ready(self.node, self.index)))
                 });
@@ -263,13 +263,13 @@ impl EventLoop<'_> {
                 }
                 state
             }
-            Entry::Listener(listener) => {
+            Watched::Listener(listener) => {
                 if listener.ready(self.shared) == Accepting::Rests {
                     self.timed.insert(token);
                 }
                 SourceState::More
             }
-            Entry::Socket(socket) => {
+            Watched::Socket(socket) => {
                 let is_open = socket.ready(self.shared, flags);
                 if is_open && socket.is_paused() {
                     self.paused.insert(token);
@@ -282,14 +282,14 @@ impl EventLoop<'_> {
             (SourceState::More, _) | (_, None) => {}
             (SourceState::Rests, Some(_)) => self.rest(token),
             // Its end affects every loop.
-            (SourceState::Ended, Some(Entry::Source(_))) => remove_source(self.node, SourceId(token)),
+            (SourceState::Ended, Some(Watched::Source(_))) => remove_source(self.node, SourceId(token)),
             (SourceState::Ended, Some(_)) => self.drop_entry(token),
         }
     }
 
     fn drop_entry(&mut self, token: u64) {
         match self.entries.remove(&token) {
-            Some(Entry::Source(source)) => {
+            Some(Watched::Source(source)) => {
                 let rests = self.resting.remove(&token).is_some();
                 if let Some(fd) = source.fd(self.index)
                     && self.watches_sources()
@@ -298,11 +298,11 @@ impl EventLoop<'_> {
                     self.handle.unwatch(fd);
                 }
             }
-            Some(Entry::Socket(socket)) => {
+            Some(Watched::Socket(socket)) => {
                 self.handle.unwatch(&socket.link.fd);
                 self.shared.sockets.fetch_sub(1, Ordering::Relaxed);
             }
-            Some(Entry::Listener(listener)) => self.handle.unwatch(&listener.fd),
+            Some(Watched::Listener(listener)) => self.handle.unwatch(&listener.fd),
             None => {}
         }
     }
@@ -318,12 +318,12 @@ impl EventLoop<'_> {
                     if let Err(error) = watched {
                         tracing::error!(address = %listener.address, %error, "cannot watch a listening socket");
                     }
-                    self.entries.insert(token, Entry::Listener(listener));
+                    self.entries.insert(token, Watched::Listener(listener));
                 }
                 Command::AddSocket(token, mut socket) => {
                     if socket.start(self.shared, self.handle, token) {
                         self.timed.insert(token);
-                        self.entries.insert(token, Entry::Socket(socket));
+                        self.entries.insert(token, Watched::Socket(socket));
                     } else {
                         self.shared.sockets.fetch_sub(1, Ordering::Relaxed);
                     }
@@ -369,9 +369,9 @@ impl EventLoop<'_> {
         let mut ended = Vec::new();
         self.timed.retain(|token| {
             let at = match self.entries.get_mut(token) {
-                Some(Entry::Listener(listener)) => listener.deadline(self.handle, *token, now),
-                Some(Entry::Socket(socket)) => socket.deadline(),
-                Some(Entry::Source(_)) | None => None,
+                Some(Watched::Listener(listener)) => listener.deadline(self.handle, *token, now),
+                Some(Watched::Socket(socket)) => socket.deadline(),
+                Some(Watched::Source(_)) | None => None,
             };
             if let Some(at) = at {
                 if at <= now {
@@ -382,7 +382,7 @@ impl EventLoop<'_> {
             at.is_some()
         });
         for token in ended {
-            if let Some(Entry::Socket(socket)) = self.entries.get_mut(&token) {
+            if let Some(Watched::Socket(socket)) = self.entries.get_mut(&token) {
                 socket.timed_out(self.shared);
             }
             self.drop_entry(token);
@@ -397,7 +397,7 @@ impl EventLoop<'_> {
         }
         let (entries, shared) = (&mut self.entries, self.shared);
         self.paused.retain(|token| match entries.get_mut(token) {
-            Some(Entry::Socket(socket)) => socket.stays_paused(shared),
+            Some(Watched::Socket(socket)) => socket.stays_paused(shared),
             Some(_) | None => false,
         });
         if self.paused.is_empty() { u64::MAX } else { (clock::now() + PAUSE_LOOK).0 }
@@ -414,7 +414,7 @@ impl EventLoop<'_> {
         self.swept = now;
         let mut ended = Vec::new();
         for (token, entry) in &mut self.entries {
-            if let Entry::Socket(socket) = entry
+            if let Watched::Socket(socket) = entry
                 && socket.check_progress(self.shared, now, stood_still)
             {
                 ended.push(*token);
@@ -436,7 +436,7 @@ impl EventLoop<'_> {
         if self.watches_sources() {
             self.watch_source(id.0, source.as_ref());
         }
-        self.entries.insert(id.0, Entry::Source(source));
+        self.entries.insert(id.0, Watched::Source(source));
     }
     fn watch_source(&self, token: u64, source: &dyn Source) {
         let Some(fd) = source.fd(self.index) else { return };
@@ -448,7 +448,7 @@ impl EventLoop<'_> {
 
     /// Does not watch a source for a while.
     fn rest(&mut self, token: u64) {
-        if let Some(Entry::Source(source)) = self.entries.get(&token)
+        if let Some(Watched::Source(source)) = self.entries.get(&token)
             && self.watches_sources()
             && let Some(fd) = source.fd(self.index)
         {
@@ -466,7 +466,7 @@ impl EventLoop<'_> {
             self.resting.iter().filter(|(_, until)| **until <= now).map(|(token, _)| *token).collect();
         for token in rested {
             self.resting.remove(&token);
-            if let Some(Entry::Source(source)) = self.entries.get(&token)
+            if let Some(Watched::Source(source)) = self.entries.get(&token)
                 && self.watches_sources()
             {
                 self.watch_source(token, source.as_ref());
@@ -485,7 +485,7 @@ impl EventLoop<'_> {
         {
             self.busy_since = clock::now();
             for (token, entry) in &self.entries {
-                if let Entry::Source(source) = entry
+                if let Watched::Source(source) = entry
                     && let Some(fd) = source.fd(self.index + 1)
                 {
                     let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
@@ -505,7 +505,7 @@ impl EventLoop<'_> {
         }
         self.needless = 0;
         for entry in self.entries.values() {
-            if let Entry::Source(source) = entry
+            if let Watched::Source(source) = entry
                 && let Some(fd) = source.fd(self.index)
             {
                 self.handle.unwatch(fd);

@@ -76,7 +76,7 @@ struct Content {
     durable: Option<SparseFile>,
     now: Option<SparseFile>,
     /// The operations from `durable` to `now`, in order.
-    pending: Vec<Change>,
+    pending: Vec<UnsyncedChange>,
     /// Blocks of a blob under pages that the device has refused. As on ext4: the pages are taken for written, so that
     /// what is written to them later is on no device either, although a sync succeeds, until the cache forgets them.
     stuck: BTreeSet<u64>,
@@ -85,7 +85,7 @@ struct Content {
 }
 
 #[derive(Clone)]
-enum Change {
+enum UnsyncedChange {
     Make { len: u64 },
     Write { offset: u64, data: Bytes },
     Truncate { len: u64 },
@@ -266,7 +266,7 @@ impl Disk {
     fn now(&self, file: FileId) -> Option<&SparseFile> {
         self.files.get(&file)?.now.as_ref()
     }
-    fn change(&mut self, file: FileId, change: Change) {
+    fn change(&mut self, file: FileId, change: UnsyncedChange) {
         let content = self.files.entry(file).or_default();
         apply(&mut content.now, &change);
         content.pending.push(change);
@@ -278,7 +278,7 @@ impl Disk {
         }
         match file {
             FileId::Blob(_) | FileId::Run(_) => {
-                self.change(file, Change::Make { len: 0 });
+                self.change(file, UnsyncedChange::Make { len: 0 });
                 Ok(())
             }
             FileId::Super | FileId::Ballast | FileId::Mark | FileId::Log(_) => {
@@ -301,7 +301,7 @@ impl Disk {
         self.make(file)?;
         let mut at = offset;
         for bytes in data {
-            self.change(file, Change::Write { offset: at, data: bytes.clone() });
+            self.change(file, UnsyncedChange::Write { offset: at, data: bytes.clone() });
             at += bytes.len() as u64;
         }
         Ok(())
@@ -356,7 +356,7 @@ impl Disk {
         }
         match op {
             StoreOp::Create { file, len } => {
-                self.change(file, Change::Make { len });
+                self.change(file, UnsyncedChange::Make { len });
                 Ok(StoreDone::Unit)
             }
             StoreOp::Write { file, offset, data } => {
@@ -390,7 +390,7 @@ impl Disk {
             StoreOp::Truncate { file, len } => {
                 if !(len == 0 && matches!(file, FileId::Blob(_)) && self.now(file).is_none()) {
                     self.make(file)?;
-                    self.change(file, Change::Truncate { len });
+                    self.change(file, UnsyncedChange::Truncate { len });
                 }
                 Ok(StoreDone::Unit)
             }
@@ -404,7 +404,7 @@ impl Disk {
             }
             StoreOp::Punch { file, offset, len } => {
                 if self.now(file).is_some() {
-                    self.change(file, Change::Punch { offset, len });
+                    self.change(file, UnsyncedChange::Punch { offset, len });
                 }
                 Ok(StoreDone::Unit)
             }
@@ -437,7 +437,7 @@ impl Disk {
             }
             StoreOp::Delete { file } => {
                 if self.now(file).is_some() {
-                    self.change(file, Change::Delete);
+                    self.change(file, UnsyncedChange::Delete);
                 }
                 Ok(StoreDone::Unit)
             }
@@ -468,19 +468,19 @@ impl Content {
     fn synced(&mut self) {
         for change in self.pending.drain(..) {
             match &change {
-                Change::Write { offset, data } if !self.stuck.is_empty() => {
+                UnsyncedChange::Write { offset, data } if !self.stuck.is_empty() => {
                     for (offset, data) in blocks_of(*offset, data) {
                         if !self.stuck.contains(&(offset / BLOCK)) {
-                            apply(&mut self.durable, &Change::Write { offset, data });
+                            apply(&mut self.durable, &UnsyncedChange::Write { offset, data });
                         }
                     }
                     continue;
                 }
-                Change::Make { .. } | Change::Delete => self.stuck.clear(),
-                Change::Truncate { len } => {
+                UnsyncedChange::Make { .. } | UnsyncedChange::Delete => self.stuck.clear(),
+                UnsyncedChange::Truncate { len } => {
                     drop(self.stuck.split_off(&len.div_ceil(BLOCK)));
                 }
-                Change::Write { .. } | Change::Punch { .. } => {}
+                UnsyncedChange::Write { .. } | UnsyncedChange::Punch { .. } => {}
             }
             apply(&mut self.durable, &change);
         }
@@ -494,11 +494,11 @@ impl Content {
     fn refused(&mut self, file: FileId) {
         let mut stuck = BTreeSet::new();
         for change in &self.pending {
-            if let (FileId::Blob(_), Change::Write { offset, data }) = (file, change) {
+            if let (FileId::Blob(_), UnsyncedChange::Write { offset, data }) = (file, change) {
                 stuck.extend(blocks_of(*offset, data).map(|(offset, _)| offset / BLOCK));
             }
         }
-        self.pending.retain(|change| !matches!(change, Change::Write { .. }));
+        self.pending.retain(|change| !matches!(change, UnsyncedChange::Write { .. }));
         self.synced();
         self.stuck.extend(stuck);
     }
@@ -536,27 +536,30 @@ fn blocks_of(offset: u64, data: &Bytes) -> impl Iterator<Item = (u64, Bytes)> + 
     })
 }
 
-fn apply(image: &mut Option<SparseFile>, change: &Change) {
+fn apply(image: &mut Option<SparseFile>, change: &UnsyncedChange) {
     match (change, image) {
-        (Change::Make { len }, image) => *image = Some(SparseFile::with_len(*len)),
-        (Change::Delete, image) => *image = None,
+        (UnsyncedChange::Make { len }, image) => *image = Some(SparseFile::with_len(*len)),
+        (UnsyncedChange::Delete, image) => *image = None,
         // Its making was lost.
-        (Change::Write { .. } | Change::Truncate { .. } | Change::Punch { .. }, None) => {}
-        (Change::Write { offset, data }, Some(image)) => {
+        (
+            UnsyncedChange::Write { .. } | UnsyncedChange::Truncate { .. } | UnsyncedChange::Punch { .. },
+            None,
+        ) => {}
+        (UnsyncedChange::Write { offset, data }, Some(image)) => {
             image.write(*offset, data);
         }
-        (Change::Truncate { len }, Some(image)) => {
+        (UnsyncedChange::Truncate { len }, Some(image)) => {
             image.truncate(*len);
         }
-        (Change::Punch { offset, len }, Some(image)) => {
+        (UnsyncedChange::Punch { offset, len }, Some(image)) => {
             image.punch(*offset, *len);
         }
     }
 }
 
 /// Applies any part of a change.
-fn tear(image: &mut Option<SparseFile>, change: &Change, rng: &mut Rng) {
-    let Change::Write { offset, data } = change else {
+fn tear(image: &mut Option<SparseFile>, change: &UnsyncedChange, rng: &mut Rng) {
+    let UnsyncedChange::Write { offset, data } = change else {
         if rng.below(2) == 0 {
             apply(image, change);
         }

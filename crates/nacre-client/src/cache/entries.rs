@@ -37,7 +37,7 @@ impl Under {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct NameEntry {
     /// `None`: there is no such name.
     fid: Option<Fid>,
     under: Under,
@@ -53,7 +53,7 @@ struct Entry {
 
 #[derive(Debug, Default)]
 struct Directory {
-    names: BTreeMap<Bytes, Entry>,
+    names: BTreeMap<Bytes, NameEntry>,
     /// Names by cookie.
     placed: BTreeMap<u64, (Bytes, FileType)>,
     /// Names that are there and have no cookie.
@@ -68,7 +68,7 @@ struct Directory {
 }
 
 impl Directory {
-    fn remove(&mut self, name: &[u8]) -> Option<Entry> {
+    fn remove(&mut self, name: &[u8]) -> Option<NameEntry> {
         let gone = self.names.remove(name)?;
         match gone.fid {
             None => self.absent -= 1,
@@ -79,7 +79,7 @@ impl Directory {
         }
         Some(gone)
     }
-    fn insert(&mut self, name: Bytes, entry: Entry) {
+    fn insert(&mut self, name: Bytes, entry: NameEntry) {
         match entry.fid {
             None => self.absent += 1,
             Some(_) => self.unplaced += 1,
@@ -144,7 +144,7 @@ impl Entries {
     pub(super) fn clear(&mut self) {
         *self = Self { serials: self.serials, now: self.now, ..Self::default() };
     }
-    fn entry(&self, parent: Fid, name: &[u8]) -> Option<&Entry> {
+    fn entry(&self, parent: Fid, name: &[u8]) -> Option<&NameEntry> {
         self.dirs.get(&parent)?.names.get(name)
     }
 
@@ -153,7 +153,7 @@ impl Entries {
     pub(super) fn find(&self, parent: Fid, name: &[u8]) -> Named {
         let Some(dir) = self.dirs.get(&parent) else { return Named::Unknown };
         match dir.names.get(name) {
-            Some(Entry { fid: Some(fid), .. }) => Named::Inode(*fid),
+            Some(NameEntry { fid: Some(fid), .. }) => Named::Inode(*fid),
             Some(_) => Named::NotThere,
             None if dir.is_complete => Named::NotThere,
             None => Named::Unknown,
@@ -289,7 +289,7 @@ impl Entries {
         let old = dir.remove(name);
         let kernel_until = old.as_ref().map_or(Instant::default(), |old| old.kernel_until);
         let name = Bytes::copy_from_slice(name);
-        dir.insert(name.clone(), Entry { fid, under, changed_at: at, cookie: 0, serial, kernel_until });
+        dir.insert(name.clone(), NameEntry { fid, under, changed_at: at, cookie: 0, serial, kernel_until });
         match old {
             // The kernel's use of the name goes on: it learns of own changes by itself.
             Some(old) => Some(Gone { parent, name, fid: old.fid, in_kernel: false }),
@@ -417,7 +417,7 @@ impl Entries {
             return;
         }
         dir.searched = Some(self.now);
-        let unused = |entry: &&Entry| entry.fid.is_none() && entry.kernel_until <= self.now;
+        let unused = |entry: &&NameEntry| entry.fid.is_none() && entry.kernel_until <= self.now;
         let names: Vec<Bytes> =
             dir.names.iter().filter(|(_, entry)| unused(entry)).map(|(name, _)| name.clone()).collect();
         names.iter().for_each(|name| drop(self.remove(parent, name)));

@@ -131,7 +131,7 @@ impl Server for RingServer {
 
 /// State of a slot.
 #[derive(Clone, Copy)]
-struct Held {
+struct SlotState {
     queue: usize,
     /// Of the request in it; 0 = none.
     commit_id: u64,
@@ -151,7 +151,7 @@ struct Turns<'a> {
     ring: Ring,
     queues: Vec<Queue>,
     /// By slot.
-    requests: Vec<Held>,
+    requests: Vec<SlotState>,
     /// Slots that were committed after a kick in this turn.
     kicked: BTreeSet<u32>,
     next_kick: u64,
@@ -415,7 +415,7 @@ impl Turns<'_> {
             return Ok(());
         }
         for slot in first..first + count {
-            let held = Held { queue: index, commit_id: 0, file: None, large: false, dead: false };
+            let held = SlotState { queue: index, commit_id: 0, file: None, large: false, dead: false };
             self.requests.push(held);
             self.ring.register(queue.cpu, slot as u32)?;
         }

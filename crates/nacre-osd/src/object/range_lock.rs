@@ -11,7 +11,7 @@ use core::cell::RefCell;
 use nacre_node::{Ctx, WaitList};
 use nacre_types::{Extent, ObjectId};
 
-struct Entry {
+struct QueuedRange {
     serial: u64,
     range: Extent,
     exclusive: bool,
@@ -19,7 +19,7 @@ struct Entry {
 
 struct Queue {
     /// In the order of arrival; granted and waiting alike.
-    entries: Vec<Entry>,
+    entries: Vec<QueuedRange>,
     released: Rc<WaitList>,
 }
 
@@ -30,7 +30,8 @@ impl Queue {
         let (before, rest) = self.entries.split_at(at);
         let Some(mine) = rest.first() else { return false };
         // `overlaps` takes an empty range inside another for an overlap.
-        let meets = |e: &Entry| !e.range.is_empty() && !mine.range.is_empty() && e.range.overlaps(mine.range);
+        let meets =
+            |e: &QueuedRange| !e.range.is_empty() && !mine.range.is_empty() && e.range.overlaps(mine.range);
         before.iter().all(|e| !(e.exclusive || mine.exclusive) || !meets(e))
     }
 }
@@ -67,7 +68,7 @@ impl RangeLocks {
                 .objects
                 .entry(object)
                 .or_insert_with(|| Queue { entries: Vec::new(), released: Rc::new(self.ctx.wait_list()) });
-            queue.entries.push(Entry { serial, range, exclusive });
+            queue.entries.push(QueuedRange { serial, range, exclusive });
             (RangeGuard { locks: self.clone(), object, serial }, queue.released.clone())
         };
         while !guard.is_granted() {

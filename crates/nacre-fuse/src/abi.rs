@@ -276,6 +276,8 @@ pub mod notify {
     pub const RETRIEVE: i32 = 5;
     pub const DELETE: i32 = 6;
     pub const INC_EPOCH: i32 = 8;
+    /// Flag of INVAL_ENTRY: the name is asked for again, and nothing below it is detached (7.38).
+    pub const EXPIRE_ONLY: u32 = 1;
 }
 
 /// Flags of INIT; those from bit 32 on are in `flags2`.

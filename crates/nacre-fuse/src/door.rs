@@ -16,6 +16,7 @@ use crate::request::FuseRequest;
 use crate::stats::{OpStats, Served};
 use crate::uring::hub::Ticket;
 use crate::uring::transport::Transport;
+use bytes::Bytes;
 use nacre_client::{Attach, KernelCache as _, Stale};
 use nacre_node::{Ctx, Effect, Promise, TaskId};
 use nacre_types::{Errno, Fid, Instant};
@@ -24,7 +25,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use tracing::error;
 
@@ -86,7 +87,9 @@ impl<O: Ops> Door<O> {
     pub fn new(ctx: &Rc<Ctx>, ops: Rc<O>) -> Rc<Self> {
         let stats = OpStats::new(ctx.wall());
         let running = Rc::<RefCell<BTreeMap<u64, Running>>>::default();
-        let kernel = KernelDoor::new(ctx, AroundKernel { ctx: ctx.clone(), running: running.clone() });
+        let (ctx_of_kernel, of_kernel) = (ctx.clone(), Rc::downgrade(&ops));
+        let around = AroundKernel { ctx: ctx_of_kernel, ops: of_kernel, running: running.clone() };
+        let kernel = KernelDoor::new(ctx, around);
         ops.set_kernel_cache(Rc::new(kernel.clone()));
         Rc::new(Self {
             ctx: ctx.clone(),
@@ -272,11 +275,12 @@ impl<O: Ops> Door<O> {
     }
 }
 
-struct AroundKernel {
+struct AroundKernel<O: Ops> {
     ctx: Rc<Ctx>,
+    ops: Weak<O>,
     running: Rc<RefCell<BTreeMap<u64, Running>>>,
 }
-impl AroundKernel {
+impl<O: Ops> AroundKernel<O> {
     fn any(&self, found: impl Fn(&FuseRequest) -> bool) -> bool {
         /// Requests that are searched; with more one is assumed.
         const SEARCHED_MAX: usize = 256;
@@ -284,12 +288,15 @@ impl AroundKernel {
         running.len() > SEARCHED_MAX || running.values().any(|r| found(&r.request))
     }
 }
-impl Surroundings for AroundKernel {
+impl<O: Ops> Surroundings for AroundKernel<O> {
     fn holds_request_of(&self, dir: Fid) -> bool {
         self.any(|request| request.locks_directory(dir))
     }
     fn changes(&self, dir: Fid) -> bool {
         self.any(|request| request.changes_directory(dir))
+    }
+    fn names_in_kernel(&self) -> Vec<(Fid, Bytes)> {
+        self.ops.upgrade().map(|ops| ops.names_in_kernel()).unwrap_or_default()
     }
     fn send(&self, order: Order) {
         self.ctx.push(Effect::Door(Box::new(FuseEffect::Notify(order))));

@@ -109,7 +109,6 @@ impl FuseSource {
             let what = "cannot start the threads for notifications".to_owned();
             RtError::System { what, cause }
         })?;
-        link.gate().neighbours().watch(mounted.path.clone());
         let source = Arc::new(Self {
             channels,
             link,
@@ -127,6 +126,15 @@ impl FuseSource {
         });
         node.add_source(source.clone())?;
         source.tell_transport();
+        let weak = Arc::downgrade(&source);
+        let came = move || {
+            if let Some(source) = weak.upgrade() {
+                source.island().deliver(Event::Door(Box::new(KernelEvent::Neighbours)));
+            }
+        };
+        if let Err(error) = source.link.gate().neighbours().watch(mounted.path.clone(), came) {
+            warn!(%error, "the table of mounts cannot be watched; file systems mounted below this mount may be detached");
+        }
         if let Some(rings) = rings {
             let running = rings.start(node, &source)?;
             let _first = source.rings.set(running);

@@ -12,8 +12,9 @@
 //! [`NAMES_MAX`] names are concerned, and when INVAL_ENTRY has not returned after [`NAME_PATIENCE`]. It detaches file
 //! systems that are mounted on directories of the mount, at their next access: it is counted and to be rare. A kernel
 //! without INC_EPOCH (before 7.44) gets no validity of names, and neither does any kernel while there are such file systems
-//! (`neighbours.rs`). INC_EPOCH leaves attributes alone; INVAL_INODE of attributes
-//! takes no lock, so it is always sent.
+//! (`neighbours.rs`). When the first of them is seen, all names are made to expire by INVAL_ENTRY, so that no INC_EPOCH is
+//! needed from then on; one that comes in between waits for that. INC_EPOCH leaves attributes alone; INVAL_INODE of
+//! attributes takes no lock, so it is always sent.
 //!
 //! **Attributes without a validity.** The kernel discards attributes of LOOKUP, GETATTR and READDIRPLUS that it asked for
 //! before an INVAL_INODE, but takes over those of SETATTR and LINK without a look. So these have none (`handlers`). Those of
@@ -27,11 +28,12 @@ use crate::gate::{Counted, Gate, Places, Terms};
 use crate::moved::Forgotten;
 use crate::notify::{Batch, HAS_NEIGHBOURS, NO_NAME, Notification, Notifier};
 use crate::unsettled::Unsettled;
+use bytes::Bytes;
 use nacre_client::{KernelCache, Stale, Validity};
-use nacre_node::{Awaited, Ctx, Promise};
+use nacre_node::{Awaited, Ctx, Promise, WaitList};
 use nacre_types::{Fid, Instant};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -49,6 +51,9 @@ const BEGIN_PATIENCE: Duration = Duration::from_millis(20);
 /// How long callers are waited for that may not have taken over a reply, while a notification behind the lock of their
 /// directory waits: they run, unless they wait behind a change that itself waits for the lock that is to be returned.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
+/// Notifications of names that expire together: in each, and at a time.
+const EXPIRING_NAMES: usize = 64;
+const EXPIRING_ORDERS: usize = 8;
 /// A shorter validity is not worth its notification.
 const VALIDITY_MIN: Duration = Duration::from_millis(200);
 /// Inodes whose attributes the kernel may have at a time; more get no validity.
@@ -93,6 +98,8 @@ pub(crate) enum KernelEvent {
     },
     /// A suspend, or a reply that was written too late: nothing that the kernel was given is valid.
     Everything,
+    /// A file system was mounted on a directory of the mount.
+    Neighbours,
 }
 
 /// The result of notifications.
@@ -176,6 +183,8 @@ pub(crate) trait Surroundings {
     fn holds_request_of(&self, dir: Fid) -> bool;
     /// Whether a change of a directory's entries is running.
     fn changes(&self, dir: Fid) -> bool;
+    /// The names that may be valid.
+    fn names_in_kernel(&self) -> Vec<(Fid, Bytes)>;
     /// Passes notifications to the front end.
     fn send(&self, order: Order);
 }
@@ -190,6 +199,8 @@ struct State {
     inodes: RefCell<Inodes>,
     /// The end of the latest validity of a name.
     names_until: Cell<Instant>,
+    /// Woken when no name is valid before that.
+    names_expired: WaitList,
     unsettled: RefCell<Unsettled>,
     orders: RefCell<BTreeMap<u64, Promise<Written>>>,
     next_order: Cell<u64>,
@@ -215,6 +226,7 @@ impl KernelDoor {
             generation: Cell::new(0),
             inodes: RefCell::default(),
             names_until: Cell::default(),
+            names_expired: ctx.wait_list(),
             unsettled: RefCell::default(),
             orders: RefCell::default(),
             next_order: Cell::new(0),
@@ -243,6 +255,10 @@ impl KernelDoor {
                 // The kernel's validities do not end with those that are known here.
                 let (state, generation) = (self.0.clone(), self.next_generation());
                 self.0.ctx.spawn(async move { state.forget(vec![Stale::All], generation, true).await });
+            }
+            KernelEvent::Neighbours => {
+                let (state, generation) = (self.0.clone(), self.next_generation());
+                self.0.ctx.spawn(async move { state.expire_names(generation).await });
             }
         }
     }
@@ -425,8 +441,39 @@ impl State {
     /// Waits until no name is valid, instead of notifications that would detach neighbours. From the look that has found the
     /// neighbours on, names get no validity.
     async fn names_run_out(&self) {
-        let left = self.names_until.get() - self.ctx.now();
-        self.ctx.sleep(left).await;
+        while self.names_until.get() > self.ctx.now() {
+            self.ctx.timeout(self.names_until.get(), self.names_expired.wait()).await;
+        }
+    }
+
+    /// Makes all names expire that are valid.
+    async fn expire_names(&self, generation: u64) {
+        let Some(link) = self.link.borrow().clone() else { return };
+        let to = To { link: &link, generation, is_forced: false };
+        let until = self.names_until.get();
+        let names = self.door.names_in_kernel();
+        let mut pending = VecDeque::new();
+        let mut done = true;
+        for some in names.chunks(EXPIRING_NAMES) {
+            let entry = |(parent, name): &(Fid, Bytes)| Notification::InvalEntry {
+                parent: *parent,
+                name: name.to_vec(),
+            };
+            pending.push_back(self.order(to, some.iter().map(entry).collect()));
+            if pending.len() >= EXPIRING_ORDERS
+                && let Some(first) = pending.pop_front()
+            {
+                done &= first.written.await == Some(Written::Done);
+            }
+        }
+        for order in pending {
+            done &= order.written.await == Some(Written::Done);
+        }
+        // Names may have got a validity again since: then there are no neighbours any more.
+        if done && self.names_until.get() == until {
+            self.names_until.set(self.ctx.now());
+            self.names_expired.wake_all();
+        }
     }
 
     /// Waits for notifications that may wait in the kernel. False if they have failed or do not return in time.
@@ -557,6 +604,7 @@ mod tests {
         orders: Rc<RefCell<Vec<Order>>>,
         locked: Rc<Cell<bool>>,
         changes: Rc<Cell<bool>>,
+        names: Rc<RefCell<Vec<(Fid, Bytes)>>>,
     }
     impl Surroundings for Around {
         fn holds_request_of(&self, _: Fid) -> bool {
@@ -564,6 +612,9 @@ mod tests {
         }
         fn changes(&self, _: Fid) -> bool {
             self.changes.get()
+        }
+        fn names_in_kernel(&self) -> Vec<(Fid, Bytes)> {
+            self.names.borrow().clone()
         }
         fn send(&self, order: Order) {
             self.orders.borrow_mut().push(order);
@@ -740,6 +791,32 @@ mod tests {
         assert!(w.run(1, true).is_empty(), "it has the time from when it was seen to begin");
         assert_eq!(w.run(1, true), [vec![Notification::IncEpoch]]);
         assert_eq!(w.ctx.live_tasks(), 0);
+    }
+
+    #[test]
+    fn names_expire_when_a_neighbour_comes() {
+        let mut w = World::new();
+        w.reply(7, None, &[fid(9)]);
+        *w.around.names.borrow_mut() =
+            (0..1000).map(|n| (fid(n / 300), Bytes::from(n.to_string()))).collect();
+        // An epoch that would detach the neighbour waits.
+        w.around.locked.set(true);
+        w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
+        assert_eq!(w.run(0, false), [vec![Notification::IncEpoch]]);
+        w.kernel.event(KernelEvent::Neighbours);
+        assert_eq!(w.run(0, false).iter().map(Vec::len).sum::<usize>(), EXPIRING_ORDERS * EXPIRING_NAMES);
+        w.kernel.event(KernelEvent::Written { number: 0, result: Written::LeftOut });
+        assert!(w.run(1, false).is_empty());
+        for number in 1..=EXPIRING_ORDERS as u64 {
+            w.kernel.event(KernelEvent::Written { number, result: Written::Done });
+        }
+        assert_eq!(
+            w.run(0, true).iter().map(Vec::len).sum::<usize>(),
+            1000 - EXPIRING_ORDERS * EXPIRING_NAMES
+        );
+        assert_eq!(w.ctx.live_tasks(), 0, "no name is valid any more");
+        w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
+        assert!(w.run(0, false).is_empty());
     }
 
     #[test]

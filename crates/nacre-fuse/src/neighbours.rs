@@ -1,46 +1,96 @@
 //! Neighbours: file systems that are mounted on directories of this mount.
 //!
-//! The kernel detaches a neighbour when the name on which it is mounted is invalidated, by INVAL_ENTRY or by INC_EPOCH, also
-//! if the name stays what it is. So while there are neighbours names get no validity, and no notification about names
-//! is written: names that were valid before run out instead (`kernel_cache.rs`). A notification is preceded by a look,
-//! which costs one poll unless mounts have changed. Seen are the mounts of this process's name space.
+//! The kernel detaches a neighbour when the name on which it is mounted is invalidated by INC_EPOCH, also if the name stays
+//! what it is. So while there are neighbours names get no validity, and no INC_EPOCH is written. Names that were valid
+//! before expire as soon as the first neighbour is seen, by a thread that waits for changes of the table of mounts
+//! (`kernel_cache.rs`). An INC_EPOCH is preceded by a look too, which costs one poll unless mounts have changed. Seen are the
+//! mounts of this process's name space.
 
 use crate::table;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::Builder;
+
+const TABLE: &str = "/proc/self/mountinfo";
 
 /// The neighbours of one mount.
 #[derive(Default)]
 pub(crate) struct Neighbours {
+    /// Empty: nothing is mounted.
+    watched: OnceLock<Arc<Watched>>,
+}
+
+struct Watched {
+    /// The mount point.
+    path: PathBuf,
     present: AtomicBool,
-    /// The mount point, and the table of mounts, whose poll says that it has changed. `None`: nothing is mounted.
-    watched: Mutex<Option<(PathBuf, File)>>,
+    /// Its poll says whether the table has changed since the last one.
+    table: Mutex<File>,
+    /// Called when there are some and were none at the last look.
+    came: Box<dyn Fn() + Send + Sync>,
+    stop: OwnedFd,
 }
 
 impl Neighbours {
-    /// Looks from now on at the mount on `path`. Without a table of mounts there are no neighbours.
-    pub(crate) fn watch(&self, path: PathBuf) {
-        if let Ok(table) = File::open("/proc/self/mountinfo") {
-            self.present.store(table::has_neighbours(&path), Ordering::SeqCst);
-            *self.watched.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, table));
-        }
+    /// Looks from now on at the mount on `path`. `came` is called when the first neighbour is seen, perhaps more than once.
+    ///
+    /// # Errors
+    /// No table of mounts, or no thread.
+    pub(crate) fn watch(&self, path: PathBuf, came: impl Fn() + Send + Sync + 'static) -> io::Result<()> {
+        let present = AtomicBool::new(table::has_neighbours(&path));
+        let (table, stop) = (Mutex::new(File::open(TABLE)?), eventfd(0, EventfdFlags::CLOEXEC)?);
+        let watched = Arc::new(Watched { path, present, table, came: Box::new(came), stop });
+        let (own_table, watches) = (File::open(TABLE)?, watched.clone());
+        Builder::new().name("fuse-mounts".to_owned()).spawn(move || watches.run(&own_table))?;
+        let _first = self.watched.set(watched);
+        Ok(())
     }
     /// Whether there were some at the last look.
     pub(crate) fn were_present(&self) -> bool {
-        self.present.load(Ordering::SeqCst)
+        self.watched.get().is_some_and(|watched| watched.present.load(Ordering::SeqCst))
     }
     /// Looks whether there are some.
     pub(crate) fn are_present(&self) -> bool {
-        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((path, table)) = &*watched else { return false };
-        let mut events = [PollFd::new(table, PollFlags::PRI)];
-        let changed = poll(&mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0);
-        if changed {
-            self.present.store(table::has_neighbours(path), Ordering::SeqCst);
+        if let Some(watched) = self.watched.get() {
+            let table = watched.table.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut events = [PollFd::new(&*table, PollFlags::PRI)];
+            if poll(&mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0) {
+                watched.look();
+            }
         }
         self.were_present()
+    }
+}
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        if let Some(watched) = self.watched.get() {
+            // It fails only if it has been written before.
+            let _ = rustix::io::write(&watched.stop, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Watched {
+    fn look(&self) {
+        let are = table::has_neighbours(&self.path);
+        if !self.present.swap(are, Ordering::SeqCst) && are {
+            (self.came)();
+        }
+    }
+    /// Waits for changes of the table until `stop` is written.
+    fn run(&self, table: &File) {
+        loop {
+            let mut events = [PollFd::new(table, PollFlags::PRI), PollFd::new(&self.stop, PollFlags::IN)];
+            match poll(&mut events, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                Ok(_) if events[1].revents().is_empty() => self.look(),
+                _ => return,
+            }
+        }
     }
 }

@@ -21,7 +21,7 @@ use std::thread::{Builder, JoinHandle};
 pub enum Notification {
     /// Forget the attributes of an inode, and its cached pages in a range (`len` 0 = to the end).
     InvalInode { fid: Fid, pages: Option<(u64, u64)> },
-    /// Forget a name. Waits for the kernel's lock of the directory.
+    /// A name is valid no longer: its next use makes a LOOKUP. Waits for the kernel's lock of the directory.
     InvalEntry { parent: Fid, name: Vec<u8> },
     /// A name is gone together with its inode. Waits like `InvalEntry`.
     Delete { parent: Fid, child: Fid, name: Vec<u8> },
@@ -34,9 +34,8 @@ impl Notification {
     /// Whether the kernel may detach a file system that is mounted on a directory of this mount.
     fn detaches(&self) -> bool {
         match self {
-            Self::InvalEntry { name, .. } => name != NO_NAME,
             Self::IncEpoch => true,
-            Self::InvalInode { .. } | Self::Delete { .. } => false,
+            Self::InvalEntry { .. } | Self::InvalInode { .. } | Self::Delete { .. } => false,
         }
     }
     fn encode(&self) -> Vec<u8> {
@@ -50,7 +49,8 @@ impl Notification {
             }
             Self::InvalEntry { parent, name } => {
                 let namelen = name.len() as u32;
-                abi::NotifyInvalEntry { parent: parent.ino(), namelen, flags: 0 }.put(&mut out);
+                let flags = notify::EXPIRE_ONLY;
+                abi::NotifyInvalEntry { parent: parent.ino(), namelen, flags }.put(&mut out);
                 put_name(&mut out, name);
                 notify::INVAL_ENTRY
             }
@@ -301,7 +301,6 @@ fn serve_prompt(shared: &Shared) {
             let (guard, _) =
                 shared.prompt_work.wait_timeout(state, after).unwrap_or_else(PoisonError::into_inner);
             drop(guard);
-            shared.gate.neighbours().are_present();
             if shared.gate.was_suspended() {
                 // At once; then the island has the attributes forgotten too.
                 let batch = Batch { is_forced: true, ..Notification::IncEpoch.into() };

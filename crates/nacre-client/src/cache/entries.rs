@@ -403,6 +403,15 @@ impl Entries {
     pub(super) fn kernel_until(&self, parent: Fid, name: &[u8]) -> Option<Instant> {
         self.entry(parent, name).map(|entry| entry.kernel_until)
     }
+    /// The names that the kernel may use.
+    pub(super) fn in_kernel(&self) -> Vec<(Fid, Bytes)> {
+        let mut names = Vec::new();
+        for (dir, known) in &self.dirs {
+            let in_kernel = known.names.iter().filter(|(_, entry)| entry.kernel_until > self.now);
+            names.extend(in_kernel.map(|(name, _)| (*dir, name.clone())));
+        }
+        names
+    }
     /// An own rename has moved the entry that the kernel may use until a time to this name. False: it is not known here.
     pub(super) fn kernel_moves(&mut self, parent: Fid, name: &[u8], until: Instant) -> bool {
         let entry = self.dirs.get_mut(&parent).and_then(|dir| dir.names.get_mut(name));

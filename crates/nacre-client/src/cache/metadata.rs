@@ -161,6 +161,9 @@ impl MetadataCache {
     pub(super) fn give_name(&self, parent: Fid, name: &[u8], until: Instant) -> bool {
         self.kernel.borrow().is_some() && self.tables().give_name(parent, name, until)
     }
+    pub(super) fn names_in_kernel(&self) -> Vec<(Fid, Bytes)> {
+        self.tables().names_in_kernel()
+    }
     /// The kernel is given the attributes of an inode until a time.
     pub(super) fn give_attrs(&self, fid: Fid, until: Instant) -> bool {
         let is_there = self.kernel.borrow().is_some();

@@ -97,6 +97,10 @@ impl Client {
     pub fn negative_validity(&self, parent: Fid, name: &[u8]) -> Duration {
         self.name_validity(parent, name, |found| found == Found::NotThere)
     }
+    /// The names that the kernel may use without asking, with their directories.
+    pub fn names_in_kernel(&self) -> Vec<(Fid, Bytes)> {
+        self.mount.mdts().iter().flat_map(|mdt| mdt.cache().names_in_kernel()).collect()
+    }
     fn name_validity(&self, parent: Fid, name: &[u8], is_so: impl FnOnce(Found) -> bool) -> Duration {
         let Some(mdt) = self.mount.mdt_of(parent) else { return Duration::ZERO };
         let Some(until) = mdt.locks_usable_until() else { return Duration::ZERO };

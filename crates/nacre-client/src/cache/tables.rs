@@ -201,6 +201,9 @@ impl Tables {
     pub(super) fn give_name(&mut self, parent: Fid, name: &[u8], until: Instant) -> bool {
         self.entries.give_to_kernel(parent, name, until)
     }
+    pub(super) fn names_in_kernel(&self) -> Vec<(Fid, Bytes)> {
+        self.entries.in_kernel()
+    }
     pub(super) fn give_attrs(&mut self, fid: Fid, until: Instant) {
         self.inodes.give_to_kernel(fid, until);
     }

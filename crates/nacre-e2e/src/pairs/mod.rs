@@ -6,8 +6,8 @@
 //! have, and whoever holds the room next, through either mount, must see exactly the last state: names, listings, types,
 //! inode numbers, modes, sizes, links, times, contents, extended attributes, open files ([`room`]). Beside the rooms all
 //! workers change a few names without any order ([`wild`]): only errors that a local file system gives are allowed there,
-//! and whenever the workers rest, both mounts must show the same. A file system that is mounted on a directory of the
-//! mounts must stay. A call that does not return is reported with all stacks ([`watch`]).
+//! and whenever the workers rest, both mounts must show the same. File systems that are mounted on a directory of the
+//! mounts, every second time between two rests, must stay; names have no validity meanwhile. A call that does not return is reported with all stacks ([`watch`]).
 //!
 //! `--apart` stops one mount, or cuts it off, while the other changes its files ([`apart`]).
 
@@ -209,7 +209,8 @@ fn random(options: &Pairs) -> Result<()> {
         fs::create_dir(mounts[0].join(format!("d{at}")))?;
     }
     wild::prepare(&mounts[0])?;
-    let neighbours = if options.no_neighbour { Vec::new() } else { neighbours(&mounts)? };
+    fs::create_dir(mounts[0].join(NEIGHBOUR))?;
+    let mut neighbours = if options.no_neighbour { Vec::new() } else { neighbours(&mounts)? };
     let workers = options.workers * mounts.len();
     let shared = Shared::new(mounts, workers);
     let new = |number| Mutex::new(Names::new(number, options.directories));
@@ -231,6 +232,14 @@ fn random(options: &Pairs) -> Result<()> {
             if rested.elapsed() >= REST_EVERY {
                 rest(&shared, &rooms, &neighbours);
                 rested = Instant::now();
+                if !neighbours.is_empty() {
+                    neighbours.clear();
+                } else if !options.no_neighbour {
+                    match self::neighbours(&shared.mounts) {
+                        Ok(mounted) => neighbours = mounted,
+                        Err(error) => shared.violation(format!("{error:#}")),
+                    }
+                }
             }
         }
         if !shared.is_over() {
@@ -412,7 +421,6 @@ fn rest(shared: &Shared, rooms: &[Mutex<Names>], neighbours: &[Neighbour]) {
 struct Neighbour(PathBuf);
 
 fn neighbours(mounts: &[PathBuf]) -> Result<Vec<Neighbour>> {
-    fs::create_dir(mounts[0].join(NEIGHBOUR))?;
     mounts.iter().map(|mount| Neighbour::new(&mount.join(NEIGHBOUR))).collect()
 }
 

@@ -208,6 +208,18 @@ impl Moved {
         let tried = Tried { fid, at, serial: known.shown_elsewhere, instead };
         self.walks.tries(pid, (fid.ino(), tried), now);
         self.take_away(fid.ino());
+        self.vacate(at.place);
+    }
+    /// A name leads to no directory.
+    pub(crate) fn is_no_directory(&mut self, (parent, name): (u64, &[u8])) {
+        let at = self.at(parent, name);
+        self.vacate(at.place);
+    }
+    /// The kernel drops the directory that it had at this place: a rename of the name does not move that.
+    fn vacate(&mut self, place: Place) {
+        if let Some(node) = self.nodes.get(&place).copied() {
+            self.take_away(node);
+        }
     }
     /// Whether the kernel may have directory `own` above `node`, or as `node`.
     fn is_above(&self, own: u64, mut node: u64) -> bool {
@@ -412,12 +424,12 @@ mod tests {
         assert_eq!(w.look(dir, THERE, 8), stand_in, "it is young");
         w.later(1001);
         assert!(w.is_own(dir, THERE, 8), "the kernel drops the stand-in");
-        assert_eq!(w.look(dir, THERE, 8), stand_in, "or has refused the own number");
+        assert!(!w.is_own(dir, THERE, 8), "or has refused the own number");
         w.later(1001);
         assert!(w.is_own(dir, THERE, 9));
         w.0.has_forgotten(dir.ino(), 1);
         assert!(w.is_own(dir, THERE, 9), "it has dropped the stand-in and the reply");
-        assert_eq!(w.look(dir, THERE, 9), stand_in, "it has refused the own number");
+        assert!(!w.is_own(dir, THERE, 9), "it has refused the own number");
         w.later(1001);
         assert!(w.is_own(dir, THERE, 10));
         w.enter(dir, 10);
@@ -439,6 +451,23 @@ mod tests {
         w.enter(a, PID);
         assert!(!w.is_own(b, (a.ino(), b"b"), PID), "it is above `a`");
         assert!(!w.is_own(c, (c.ino(), b"c"), PID));
+    }
+
+    #[test]
+    fn a_rename_moves_no_directory_that_has_left_the_name() {
+        let (mut w, dir, other) = (World::new(), fid(5), fid(6));
+        let elsewhere = (ROOT, &b"elsewhere"[..]);
+        for comes in [Some(other), None] {
+            assert!(w.is_own(dir, HERE, PID) && w.is_own(other, THERE, PID));
+            // Another mount puts another directory, or a file, here.
+            match comes {
+                Some(other) => assert!(w.is_own(other, HERE, PID)),
+                None => w.0.is_no_directory(HERE),
+            }
+            w.0.renamed(HERE, elsewhere, false);
+            assert!(w.is_own(dir, elsewhere, 8) && !w.is_own(dir, elsewhere, 8), "it may be anywhere");
+            w = World::new();
+        }
     }
 
     #[test]

@@ -31,10 +31,13 @@ pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
     };
     match look_up(&door, &request, fid, name).await {
         Ok(entry) => Ok(named(&door, &request, name, &entry)),
-        Err(Errno::ENOENT) => match door.ops.negative_validity(fid, name) {
-            Duration::ZERO => Err(Errno::ENOENT),
-            validity => Ok(Body::no_entry(validity, door.grant(&request))),
-        },
+        Err(Errno::ENOENT) => {
+            door.moved().is_no_directory((request.node(), name));
+            match door.ops.negative_validity(fid, name) {
+                Duration::ZERO => Err(Errno::ENOENT),
+                validity => Ok(Body::no_entry(validity, door.grant(&request))),
+            }
+        }
         Err(error) => Err(error),
     }
 }
@@ -91,6 +94,8 @@ fn named<O: Ops>(door: &Door<O>, request: &FuseRequest, name: &[u8], entry: &Res
         if node != fid.ino() {
             return Body::stand_in(entry, node);
         }
+    } else {
+        door.moved().is_no_directory((request.node(), name));
     }
     let validity = door.ops.validity(request.fid().ok().map(|parent| (parent, name)), fid);
     Body::entry(entry, validity, door.grant(request))

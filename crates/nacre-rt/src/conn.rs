@@ -9,7 +9,6 @@
 use crate::driver::{self, Work};
 use crate::entry::{Guarded, Spin};
 use crate::island::{Island, IslandRef};
-use crate::socket::SocketLink;
 use nacre_node::{Claim, ConnId, Event, Next, Outbox, OutboxError};
 use nacre_wire::Frame;
 use std::sync::{Arc, OnceLock, Weak};
@@ -29,7 +28,19 @@ pub(crate) enum Out {
 
 pub(crate) enum Link {
     Local { island: Weak<Island>, conn: ConnId },
-    Socket(Arc<SocketLink>),
+    Socket(Arc<dyn Remote>),
+}
+
+/// The other end in another process.
+pub(crate) trait Remote: Send + Sync {
+    /// For people.
+    fn peer(&self) -> &str;
+    /// The peer may send large frames from now on.
+    fn admit(&self);
+    /// Sends the frames in the outbox of `conn`, whose send token the caller holds.
+    fn drain(&self, conn: &Arc<Conn>);
+    /// Ends the connection; its loop detects the end and reports this reason to the island.
+    fn break_off(&self, reason: String);
 }
 
 pub(crate) struct Conn {
@@ -78,7 +89,7 @@ impl Conn {
     /// A text about the other end, for people.
     pub(crate) fn peer_text(&self) -> String {
         match self.link.get() {
-            Some(Link::Socket(link)) => link.peer.clone(),
+            Some(Link::Socket(link)) => link.peer().to_owned(),
             Some(Link::Local { .. }) => "an island of this process".to_owned(),
             None => "a peer that has not replied yet".to_owned(),
         }

@@ -9,7 +9,6 @@
 
 use crate::conn::Conn;
 use crate::island::{EndReason, IslandRef};
-use crate::{io, open};
 use nacre_node::{ConnId, Event, IoTicket, Origin, StoreOp};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -180,8 +179,8 @@ fn carry_out(work: Work) {
             conn.outbox.with(nacre_node::Outbox::give_back);
             conn.drain();
         }
-        Work::Open { island, conn, address, target } => open::open(&island, conn, &address, &target),
-        Work::Io { island, ticket, op } => io::start(island, ticket, op),
+        Work::Open { island, conn, address, target } => island.host().open(&island, conn, &address, &target),
+        Work::Io { island, ticket, op } => island.host().start_io(island, ticket, op),
         Work::Door(island, item) => island.door(item),
         Work::Ended(island, reason) => island.ended(reason),
     }

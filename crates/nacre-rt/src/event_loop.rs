@@ -170,7 +170,7 @@ pub(crate) fn run(node: &Node, index: usize) {
 
 fn pin(index: usize) {
     let cpu = index % std::thread::available_parallelism().map_or(1, usize::from);
-    if let Err(error) = crate::server::bind(cpu) {
+    if let Err(error) = crate::cpu::bind(cpu) {
         tracing::warn!(index, %error, "cannot bind an event loop to its CPU");
     }
 }

@@ -1,8 +1,7 @@
 //! Store operations: carried out by the thread that left the island, by an I/O thread, or by a sync thread.
 //!
 //! Operations that memory or the page cache can serve are executed in place, up to a size. Operations that would block
-//! go to an I/O thread of the node; syncs of the log go to the island's sync thread, where one sync serves all requests
-//! from before its start (group commit). The thread that has completed an operation enters the island itself with the
+//! go to an I/O thread of the node, syncs of the log to the island's sync thread (`sync_thread.rs`). The thread that has completed an operation enters the island itself with the
 //! result.
 //!
 //! I/O threads have classes ([`Class`]), each with a queue and a bound of its own: a sync that a caller waits for never
@@ -12,22 +11,19 @@
 //! are dropped unexecuted; with a full queue the requesting thread does the work itself. Operations in progress are not
 //! ordered: an island that needs an order waits for the first one.
 
-use crate::driver;
 use crate::island::IslandRef;
 use crate::node::{Config, Node, Shared};
-use nacre_node::{Event, FileId, IoTicket, Store, StoreDone, StoreError, StoreOp};
+use crate::sync_thread;
+use nacre_node::{Event, FileId, IoTicket, StoreError, StoreOp};
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 /// Jobs that may wait for an I/O thread; beyond it the requesting thread works itself.
 const JOBS_MAX: usize = 1024;
-/// Operations that wait for a sync thread.
-const SYNCS_MAX: usize = 1024;
 
 /// Starts an operation that an island has requested.
-pub(crate) fn start(island: IslandRef, ticket: IoTicket, op: StoreOp) {
+pub(crate) fn start(node: &Arc<Shared>, island: IslandRef, ticket: IoTicket, op: StoreOp) {
     let Some(store) = island.inner().store.clone() else {
         return island.visit(Event::IoDone {
             ticket,
@@ -37,19 +33,19 @@ pub(crate) fn start(island: IslandRef, ticket: IoTicket, op: StoreOp) {
     if !island.inner().store_permit.try_use() {
         return; // the island has ended
     }
-    let stats = &island.inner().node.stats;
+    let stats = &node.stats;
     if waits_for_log_device(&op) {
         stats.io_synced.add(1);
-        return sync(&island, &store, ticket, op);
+        return sync_thread::sync(&island, &store, ticket, op);
     }
     let is_read = matches!(op, StoreOp::Read { .. } | StoreOp::ReadWritten { .. });
-    let config = &island.inner().node.config;
+    let config = &node.config;
     let max = if is_read { config.io_inline_read_bytes } else { config.io_inline_bytes };
     let op = if payload_bytes(&op) <= max && !waits_for_device(&op) {
         match store.try_execute(op) {
             Ok(result) => {
                 stats.io_inline.add(1);
-                return done(&island, ticket, result);
+                return island.io_done(ticket, result);
             }
             Err(op) => op,
         }
@@ -57,16 +53,8 @@ pub(crate) fn start(island: IslandRef, ticket: IoTicket, op: StoreOp) {
         op
     };
     stats.io_handed_over.add(1);
-    let node = island.inner().node.clone();
     let class = Class::of(&op);
-    node.io_pool.run(&node, class, Box::new(move |_| done(&island, ticket, store.execute(op))));
-}
-
-/// The operation has ended on this thread, which therefore notifies the island and does the work that follows.
-fn done(island: &IslandRef, ticket: IoTicket, result: Result<StoreDone, StoreError>) {
-    island.end_store_use();
-    driver::push(driver::Work::Event(island.clone(), Event::IoDone { ticket, result }));
-    driver::run();
+    node.io_pool.run(node, class, Box::new(move |_| island.io_done(ticket, store.execute(op))));
 }
 
 fn waits_for_log_device(op: &StoreOp) -> bool {
@@ -103,78 +91,6 @@ fn payload_bytes(op: &StoreOp) -> usize {
         | StoreOp::List { .. }
         | StoreOp::Len { .. }
         | StoreOp::Space => 0,
-    }
-}
-
-// ---- the sync thread of an island
-
-struct SyncJob {
-    island: IslandRef,
-    ticket: IoTicket,
-    op: StoreOp,
-}
-
-/// Ends when it is dropped and its queue is empty.
-pub(crate) struct SyncThread(SyncSender<SyncJob>);
-
-fn sync(island: &IslandRef, store: &Arc<dyn Store>, ticket: IoTicket, op: StoreOp) {
-    let job = SyncJob { island: island.clone(), ticket, op };
-    let refused = {
-        let mut thread = island.inner().sync_thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if thread.is_none() {
-            *thread = start_sync_thread(island, store.clone());
-        }
-        match &*thread {
-            Some(running) => match running.0.try_send(job) {
-                Ok(()) => None,
-                Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => Some(job),
-            },
-            None => Some(job),
-        }
-    };
-    if let Some(job) = refused {
-        done(&job.island, job.ticket, store.execute(job.op));
-    }
-}
-
-fn start_sync_thread(island: &IslandRef, store: Arc<dyn Store>) -> Option<SyncThread> {
-    let (sender, receiver) = sync_channel(SYNCS_MAX);
-    let body = move || sync_loop(&store, &receiver);
-    let started = std::thread::Builder::new().name(format!("sync-{}", island.name())).spawn(body);
-    match started {
-        Ok(thread) => {
-            island.inner().node.keep_thread(thread);
-            Some(SyncThread(sender))
-        }
-        Err(error) => {
-            tracing::warn!(island = island.name(), %error, "no thread for syncs, event loops will wait for the device");
-            None
-        }
-    }
-}
-
-fn sync_loop(store: &Arc<dyn Store>, jobs: &Receiver<SyncJob>) {
-    let mut waiting: VecDeque<SyncJob> = VecDeque::new();
-    loop {
-        if waiting.is_empty() {
-            let Ok(first) = jobs.recv() else { return };
-            waiting.push_back(first);
-        }
-        waiting.extend(jobs.try_iter());
-        let Some(first) = waiting.pop_front() else { continue };
-        let file = match first.op {
-            StoreOp::Sync { file } => Some(file),
-            _ => None,
-        };
-        let result = store.execute(first.op);
-        done(&first.island, first.ticket, result.clone());
-        // One sync serves all requests for the same file from before its start, up to the first other operation.
-        while let Some(file) = file
-            && matches!(waiting.front(), Some(next) if matches!(next.op, StoreOp::Sync { file: f } if f == file))
-            && let Some(next) = waiting.pop_front()
-        {
-            done(&next.island, next.ticket, result.clone());
-        }
     }
 }
 

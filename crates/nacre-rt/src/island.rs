@@ -8,14 +8,16 @@
 //! reported once, after its last store operation has ended, so that the code that reopens the store has exclusive
 //! access. A panic is caught here: the logic is dropped, and the process and the other islands continue.
 
+use crate::clock;
 use crate::conn::{Conn, Out};
 use crate::driver::{self, Work};
 use crate::entry::{EntryLock, Waited};
-use crate::io::SyncThread;
-use crate::node::{DoorSink, Shared};
 use crate::stats::IslandStats;
-use crate::{clock, node::Node};
-use nacre_node::{ConnId, Ctx, Effect, Event, Logic, Origin, Permit, Revoked, Store, StoreOp};
+use crate::sync_thread::SyncThread;
+use nacre_node::{
+    ConnId, Ctx, Effect, Event, IoTicket, Logic, Origin, Permit, Revoked, Store, StoreDone, StoreError,
+    StoreOp,
+};
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
@@ -23,6 +25,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// The reason of an island's end.
@@ -37,12 +40,35 @@ pub enum EndReason {
     /// The island must not be used (`nacre_node::Effect::Refused`).
     #[error("{0}")]
     Refused(String),
-    /// [`Node::kill_island`] or [`Node::shutdown`].
+    /// [`crate::Node::kill_island`] or [`crate::Node::shutdown`].
     #[error("ended from outside")]
     Killed,
     /// A bug; the text is that of the panic.
     #[error("panicked: {0}")]
     Panicked(String),
+}
+
+/// Receives the replies and notifications of an island for its front end.
+pub trait DoorSink: Send + Sync {
+    /// Called outside the island by the thread that left it, in the order of the effects of a visit. Must not block;
+    /// may deliver events, also to `island` (they are queued).
+    fn door(&self, island: &IslandRef, item: Box<dyn Any + Send>);
+}
+
+/// The node as its islands know it.
+pub(crate) trait Host: Send + Sync {
+    /// Bytes that may wait for a peer.
+    fn send_queue_bytes_max(&self) -> usize;
+    /// The deadline of an island is earlier than before.
+    fn wake_timers_before(&self, at: u64);
+    /// Owns a thread until the node ends.
+    fn keep_thread(&self, thread: JoinHandle<()>);
+    /// Carries out [`Effect::Open`]; `conn` is known to the island and its outbox is held.
+    fn open(self: Arc<Self>, island: &IslandRef, conn: Arc<Conn>, address: &str, target: &str);
+    /// Carries out [`Effect::Io`].
+    fn start_io(self: Arc<Self>, island: IslandRef, ticket: IoTicket, op: StoreOp);
+    /// No operation of the island runs any more.
+    fn ended(self: Arc<Self>, island: &IslandRef, reason: &EndReason);
 }
 
 /// A closed value: reached only by [`Confined::enter`], one thread at a time.
@@ -98,7 +124,7 @@ struct Inside {
 pub(crate) struct Island {
     name: String,
     confined: Confined<Inside>,
-    pub(crate) node: Arc<Shared>,
+    host: Arc<dyn Host>,
     pub(crate) store: Option<Arc<dyn Store>>,
     /// Held by store operations under way; revoked at the end of the island.
     pub(crate) store_permit: Permit,
@@ -134,7 +160,7 @@ impl std::fmt::Debug for IslandRef {
 }
 impl IslandRef {
     pub(crate) fn build(
-        node: Arc<Shared>,
+        host: Arc<dyn Host>,
         name: &str,
         store: Option<Arc<dyn Store>>,
         make: impl FnOnce(&Rc<Ctx>) -> Box<dyn Logic> + Send,
@@ -147,7 +173,7 @@ impl IslandRef {
                 ctx.set_time(clock::now(), clock::wall());
                 Inside { logic: Some(make(&ctx)), conns: BTreeMap::new(), log_ops: Vec::new() }
             }),
-            node,
+            host,
             store,
             store_permit: Permit::new(),
             sync_thread: Mutex::new(None),
@@ -181,6 +207,9 @@ impl IslandRef {
 
     pub(crate) fn inner(&self) -> &Island {
         &self.0
+    }
+    pub(crate) fn host(&self) -> Arc<dyn Host> {
+        self.0.host.clone()
     }
     pub(crate) fn same(&self, other: &IslandRef) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -271,12 +300,12 @@ impl IslandRef {
         }
     }
 
-    fn write_log(&self, ops: &mut Vec<StoreOp>) -> Result<(), nacre_node::StoreError> {
+    fn write_log(&self, ops: &mut Vec<StoreOp>) -> Result<(), StoreError> {
         if ops.is_empty() {
             return Ok(());
         }
         let Some(store) = &self.0.store else {
-            return Err(nacre_node::StoreError::Device("the island has no store".to_owned()));
+            return Err(StoreError::Device("the island has no store".to_owned()));
         };
         ops.drain(..).try_for_each(|op| store.execute(op).map(drop))
     }
@@ -297,7 +326,7 @@ impl IslandRef {
                     }
                 }
                 Effect::Open { conn, address, target } => {
-                    let end = Conn::opening(conn, self.0.node.config.send_queue_bytes_max);
+                    let end = Conn::opening(conn, self.0.host.send_queue_bytes_max());
                     let known = conns.insert(conn, end.clone());
                     assert!(known.is_none(), "{conn:?} of {} was opened twice", self.0.name);
                     driver::push(Work::Open { island: self.clone(), conn: end, address, target });
@@ -347,7 +376,7 @@ impl IslandRef {
         if self.0.deadline.load(Ordering::Relaxed) != at {
             // SeqCst: pairs with the timer loop, which publishes the end of its sleep and then checks again.
             self.0.deadline.store(at, Ordering::SeqCst);
-            self.0.node.wake_timers_before(at);
+            self.0.host.wake_timers_before(at);
         }
     }
     pub(crate) fn deadline(&self) -> u64 {
@@ -388,8 +417,15 @@ impl IslandRef {
         }
     }
 
-    /// A store operation has ended: ends the use of its permit.
-    pub(crate) fn end_store_use(&self) {
+    /// A store operation has ended on this thread, which therefore notifies the island and does the work that follows.
+    pub(crate) fn io_done(&self, ticket: IoTicket, result: Result<StoreDone, StoreError>) {
+        self.end_store_use();
+        driver::push(Work::Event(self.clone(), Event::IoDone { ticket, result }));
+        driver::run();
+    }
+
+    /// Ends the use of the permit of a store operation.
+    fn end_store_use(&self) {
         if self.0.store_permit.end() {
             let reason = self.lock_end().reason.clone().unwrap_or(EndReason::Stopped);
             driver::push(Work::Ended(self.clone(), reason));
@@ -399,7 +435,6 @@ impl IslandRef {
     /// No operation of the island runs any more.
     pub(crate) fn ended(&self, reason: EndReason) {
         drop(self.0.sync_thread.lock().unwrap_or_else(PoisonError::into_inner).take());
-        self.0.node.forget(self);
         match &reason {
             EndReason::Stopped => tracing::info!(island = self.name(), "island stopped"),
             EndReason::Killed => tracing::info!(island = self.name(), "island ended from outside"),
@@ -410,7 +445,7 @@ impl IslandRef {
                 tracing::error!(island = self.name(), panic = %text, "island ended by a bug");
             }
         }
-        (self.0.node.on_island_end)(&Node::from(self.0.node.clone()), self, &reason);
+        self.host().ended(self, &reason);
         self.lock_end().told = true;
         self.0.end_told.notify_all();
     }

@@ -7,16 +7,18 @@
 //!
 //! Map: `entry.rs` the entry lock; `island.rs` a visit, its effects, the end of an island; `driver.rs` the queue
 //! of a thread; `conn.rs` and `open.rs` connections; `socket.rs`, `progress.rs` and `listen.rs` those to other processes;
-//! `io.rs` store operations; `event_loop.rs` epoll, timers, sources; `server.rs` threads bound to a CPU; `node.rs` the
+//! `host.rs` what an island requests of its node; `io.rs` and `sync_thread.rs` store operations; `event_loop.rs` epoll, timers, sources; `server.rs` threads bound to a CPU; `node.rs` the
 //! front door.
 
 mod budget;
 mod clock;
 mod conn;
+mod cpu;
 mod driver;
 mod entry;
 mod event_loop;
 mod gate;
+mod host;
 mod idle_poll;
 mod io;
 mod island;
@@ -27,9 +29,10 @@ mod progress;
 mod server;
 mod socket;
 mod stats;
+mod sync_thread;
 
 pub use clock::{now, random, wall};
-pub use island::{EndReason, IslandRef};
-pub use node::{Config, DoorSink, IoThreads, Node, RtError, Source, SourceId, SourceState};
-pub use server::{Server, bind};
+pub use cpu::bind;
+pub use island::{DoorSink, EndReason, IslandRef};
+pub use node::{Config, IoThreads, Node, RtError, Server, Source, SourceId, SourceState};
 pub use stats::{IslandStats, NodeStats, Times};

@@ -33,15 +33,22 @@ pub(crate) enum Accepting {
     Rests,
 }
 
-pub(crate) fn listen(node: &Node, address: &Address) -> Result<Address, RtError> {
-    let shared = node.shared();
-    let (fd, bound) = nacre_net::listen(address)?;
-    let gate = Gate::new(shared.config.connections_max, shared.config.connections_per_host_max);
-    let listener = Listener { fd, address: bound.clone(), gate, rests_until: None, watched: true };
-    if let Some(first) = shared.loops.first() {
-        first.command(Command::AddListener(shared.token(), listener), &shared.stats);
+impl Node {
+    /// Listens at `address` from now on; peers find islands there by name. Returns the bound address.
+    ///
+    /// # Errors
+    /// `Net`, with a sentence for the user (port in use, path in use).
+    pub fn listen(&self, address: &Address) -> Result<Address, RtError> {
+        let shared = self.shared();
+        let (fd, bound) = nacre_net::listen(address)?;
+        let gate = Gate::new(shared.config.connections_max, shared.config.connections_per_host_max);
+        let listener = Listener { fd, address: bound.clone(), gate, rests_until: None, watched: true };
+        if let Some(first) = shared.loops.first() {
+            first.command(Command::AddListener(shared.token(), listener), &shared.stats);
+        }
+        shared.add_address(bound.clone());
+        Ok(bound)
     }
-    Ok(bound)
 }
 
 impl Drop for Listener {

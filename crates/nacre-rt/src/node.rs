@@ -3,13 +3,11 @@
 use crate::budget::BulkBudget;
 use crate::event_loop::{self, LoopHandle};
 use crate::io::IoPool;
-use crate::island::{EndReason, IslandRef};
-use crate::server::Server;
+use crate::island::{DoorSink, EndReason, IslandRef};
 use crate::stats::NodeStats;
-use crate::{clock, driver, listen};
+use crate::{clock, driver};
 use nacre_net::Address;
 use nacre_node::{ConnId, Ctx, Event, LogLimiter, Logic, RepeatedErrors, Store};
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -120,13 +118,6 @@ impl RtError {
     }
 }
 
-/// Receives the replies and notifications of an island for its front end.
-pub trait DoorSink: Send + Sync {
-    /// Called outside the island by the thread that left it, in the order of the effects of a visit. Must not block;
-    /// may deliver events, also to `island` (they are queued).
-    fn door(&self, island: &IslandRef, item: Box<dyn Any + Send>);
-}
-
 /// Result of reading a [`Source`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceState {
@@ -144,6 +135,15 @@ pub trait Source: Send + Sync {
     fn fd(&self, index: usize) -> Option<BorrowedFd<'_>>;
     /// Readable: reads a few requests without blocking and delivers them to its island, on this thread.
     fn ready(&self, node: &Node, index: usize) -> SourceState;
+}
+
+/// A server that runs on its own thread.
+pub trait Server: Send + Sync {
+    /// The main function of the thread: returns when the other side has ended, or after [`Server::stop`]. Calls
+    /// [`Node::work`] before it sleeps.
+    fn run(&self, node: &Node);
+    /// Ends [`Server::run`] soon. Called from another thread, at any time.
+    fn stop(&self);
 }
 
 /// Names a source of a node.
@@ -276,20 +276,10 @@ impl Node {
         driver::deliver(island, event);
     }
 
-    /// Listens at `address` from now on; peers find islands there by name. Returns the bound address.
-    ///
-    /// # Errors
-    /// `Net`, with a sentence for the user (port in use, path in use).
-    pub fn listen(&self, address: &Address) -> Result<Address, RtError> {
-        let bound = listen::listen(self, address)?;
-        self.0.addresses.write().unwrap_or_else(PoisonError::into_inner).push(bound.clone());
-        Ok(bound)
-    }
-
     /// `address` also leads to this process (the advertised address of a listener on `0.0.0.0`): islands of this
     /// process that open it are connected without a socket.
     pub fn add_alias(&self, address: Address) {
-        self.0.addresses.write().unwrap_or_else(PoisonError::into_inner).push(address);
+        self.0.add_address(address);
     }
 
     /// Event loops.
@@ -390,14 +380,11 @@ impl Shared {
     pub(crate) fn next_loop(&self) -> usize {
         self.next_loop.fetch_add(1, Ordering::Relaxed) % self.loops.len()
     }
+    pub(crate) fn add_address(&self, address: Address) {
+        self.addresses.write().unwrap_or_else(PoisonError::into_inner).push(address);
+    }
     pub(crate) fn listens_on(&self, address: &Address) -> bool {
         self.addresses.read().unwrap_or_else(PoisonError::into_inner).contains(address)
-    }
-    /// A deadline is earlier than before: the loop with the timers must not sleep beyond it.
-    pub(crate) fn wake_timers_before(&self, at: u64) {
-        if let Some(first) = self.loops.first() {
-            first.wake_if_sleeping_beyond(at, &self.stats);
-        }
     }
     pub(crate) fn forget(&self, island: &IslandRef) {
         let mut islands = self.islands.write().unwrap_or_else(PoisonError::into_inner);

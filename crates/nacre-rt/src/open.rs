@@ -3,29 +3,29 @@
 use crate::conn::{Conn, Link, Out};
 use crate::driver::{self, Work};
 use crate::island::IslandRef;
+use crate::node::{Node, Shared};
 use crate::socket;
 use nacre_net::Address;
 use nacre_node::Origin;
 use std::sync::Arc;
 
 /// Carries out [`nacre_node::Effect::Open`]; `conn` is known to the island and its outbox is held.
-pub(crate) fn open(island: &IslandRef, conn: Arc<Conn>, address: &str, target: &str) {
+pub(crate) fn open(node: &Arc<Shared>, island: &IslandRef, conn: Arc<Conn>, address: &str, target: &str) {
     let parsed = match address.parse::<Address>() {
         Ok(parsed) => parsed,
         Err(error) => return driver::push_closed(island, conn.id, error.to_string()),
     };
-    if parsed == Address::Local || island.inner().node.listens_on(&parsed) {
-        open_local(island, &conn, target);
+    if parsed == Address::Local || node.listens_on(&parsed) {
+        open_local(node, island, &conn, target);
     } else {
-        socket::connect(island, conn, parsed, target);
+        socket::connect(node, island, conn, parsed, target);
     }
 }
 
 /// Two ends that name each other. The first item in the new end's outbox is the notification of the opener, so that it
 /// comes before every frame.
-fn open_local(opener: &IslandRef, near: &Arc<Conn>, target: &str) {
-    let node = &opener.inner().node;
-    let Some(peer) = crate::Node::from(node.clone()).island(target).filter(IslandRef::is_alive) else {
+fn open_local(node: &Arc<Shared>, opener: &IslandRef, near: &Arc<Conn>, target: &str) {
+    let Some(peer) = Node::from(node.clone()).island(target).filter(IslandRef::is_alive) else {
         let reason = format!("no target {target} is served here");
         return driver::push_absent(opener, near.id, reason);
     };

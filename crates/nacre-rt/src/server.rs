@@ -3,19 +3,11 @@
 //! Such a thread delivers events and does the work that follows, as an event loop does; it has no sockets and no
 //! timers. The node owns it: [`Node::shutdown`] stops and joins it.
 
+use crate::cpu::bind;
 use crate::driver;
-use crate::node::{Node, RtError};
+use crate::node::{Node, RtError, Server};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-
-/// A server that runs on its own thread.
-pub trait Server: Send + Sync {
-    /// The main function of the thread: returns when the other side has ended, or after [`Server::stop`]. Calls
-    /// [`Node::work`] before it sleeps.
-    fn run(&self, node: &Node);
-    /// Ends [`Server::run`] soon. Called from another thread, at any time.
-    fn stop(&self);
-}
 
 impl Node {
     /// Starts the thread of `server`, bound to `cpu` (unbound if the CPU is offline).
@@ -58,17 +50,4 @@ impl Node {
         driver::run();
         driver::is_idle()
     }
-}
-
-/// Binds this thread to a CPU.
-///
-/// # Errors
-/// EINVAL when the CPU is offline or not among those that this process may use.
-pub fn bind(cpu: usize) -> rustix::io::Result<()> {
-    let mut cpus = rustix::thread::CpuSet::new();
-    if cpu >= rustix::thread::CpuSet::MAX_CPU {
-        return Err(rustix::io::Errno::INVAL);
-    }
-    cpus.set(cpu);
-    rustix::thread::sched_setaffinity(None, &cpus)
 }

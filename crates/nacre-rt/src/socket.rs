@@ -16,7 +16,7 @@
 
 use crate::budget::BulkShare;
 use crate::clock;
-use crate::conn::{Conn, Link, Out};
+use crate::conn::{Conn, Link, Out, Remote};
 use crate::driver::{self, Work};
 use crate::event_loop::{Command, LoopHandle};
 use crate::gate::Place;
@@ -117,6 +117,7 @@ enum Phase {
 /// An outbound connection that is being opened.
 #[derive(Clone)]
 struct Opening {
+    node: Arc<Shared>,
     island: IslandRef,
     conn: Arc<Conn>,
     target: String,
@@ -128,15 +129,20 @@ struct Opening {
 // ---- opening
 
 /// Carries out [`nacre_node::Effect::Open`] for an address of another process.
-pub(crate) fn connect(island: &IslandRef, conn: Arc<Conn>, address: Address, target: &str) {
-    let node = island.inner().node.clone();
+pub(crate) fn connect(
+    node: &Arc<Shared>,
+    island: &IslandRef,
+    conn: Arc<Conn>,
+    address: Address,
+    target: &str,
+) {
     let (island, target) = (island.clone(), target.to_owned());
-    let opening = Opening { island, conn, target, rest: VecDeque::new(), absent: true };
+    let opening = Opening { node: node.clone(), island, conn, target, rest: VecDeque::new(), absent: true };
     match nacre_net::local_candidates(&address) {
         Some(found) => opening.try_each(found.into()),
         // The name service may be slow, so it does not run on a loop.
         None => node.io_pool.run(
-            &node,
+            node,
             Class::Metadata,
             Box::new(move |_| {
                 match nacre_net::candidates(&address) {
@@ -170,7 +176,7 @@ impl Opening {
     }
 
     fn hand_to_loop(self, fd: OwnedFd, candidate: Candidate) {
-        let node = self.island.inner().node.clone();
+        let node = self.node.clone();
         let link = SocketLink::new(fd, candidate.to_string(), candidate.sums(), Origin::Network, None);
         let socket = Box::new(Socket::new(link, Phase::Connecting(self, candidate)));
         node.sockets.fetch_add(1, Ordering::Relaxed);
@@ -515,29 +521,15 @@ impl Socket {
 
 // ---- the sender's side
 
-impl SocketLink {
-    fn new(fd: OwnedFd, peer: String, sums: bool, origin: Origin, place: Option<Place>) -> Arc<Self> {
-        Arc::new(Self {
-            fd,
-            peer,
-            origin,
-            admitted: AtomicBool::new(false),
-            writer: Mutex::new(Writer::new(sums)),
-            at: OnceLock::new(),
-            node: OnceLock::new(),
-            broken_off: OnceLock::new(),
-            blocked: Mutex::default(),
-            unblocked: AtomicU64::new(0),
-            _place: place,
-        })
+impl Remote for SocketLink {
+    fn peer(&self) -> &str {
+        &self.peer
     }
-
-    pub(crate) fn admit(&self) {
+    fn admit(&self) {
         self.admitted.store(true, Ordering::Release);
     }
 
-    /// Sends the frames in the outbox of `conn`, whose send token the caller holds.
-    pub(crate) fn drain(&self, conn: &Arc<Conn>) {
+    fn drain(&self, conn: &Arc<Conn>) {
         let mut batch = VecDeque::new();
         let mut frames = 0;
         let mut calls = 0;
@@ -588,6 +580,28 @@ impl SocketLink {
             s.frames_sent.add(frames);
             s.sends.add(calls);
         });
+    }
+    fn break_off(&self, reason: String) {
+        let _first_reason_counts = self.broken_off.set(reason);
+        self.shut_down();
+    }
+}
+
+impl SocketLink {
+    fn new(fd: OwnedFd, peer: String, sums: bool, origin: Origin, place: Option<Place>) -> Arc<Self> {
+        Arc::new(Self {
+            fd,
+            peer,
+            origin,
+            admitted: AtomicBool::new(false),
+            writer: Mutex::new(Writer::new(sums)),
+            at: OnceLock::new(),
+            node: OnceLock::new(),
+            broken_off: OnceLock::new(),
+            blocked: Mutex::default(),
+            unblocked: AtomicU64::new(0),
+            _place: place,
+        })
     }
 
     /// There is room again: the socket holds the send token and continues.
@@ -654,11 +668,6 @@ impl SocketLink {
         }
     }
 
-    /// Ends the connection; its loop detects the end and reports this reason to the island.
-    pub(crate) fn break_off(&self, reason: String) {
-        let _first_reason_counts = self.broken_off.set(reason);
-        self.shut_down();
-    }
     pub(crate) fn shut_down(&self) {
         if let Err(error) = rustix::net::shutdown(&self.fd, Shutdown::Both) {
             tracing::debug!(peer = self.peer, %error, "socket was not connected any more");

@@ -58,13 +58,16 @@ pub(crate) fn mount(path: &Path, source: &str, options: KernelOptions) -> Result
 /// Unmounts; `EBUSY` and other reasons as the kernel gives them to root.
 pub(crate) fn unmount(path: &Path, lazy: bool) -> rustix::io::Result<()> {
     let mut command = Command::new(PROGRAM);
-    command.args(["-u", "-q"]).args(lazy.then_some("-z")).arg("--").arg(path).stdin(Stdio::null());
-    match command.output() {
-        Ok(out) if out.status.success() => Ok(()),
-        // It says nothing else in a form for programs; a mount that is gone is found by the caller.
-        Ok(_) if crate::table::mounted_type(path).is_some() => Err(Errno::BUSY),
-        Ok(_) => Err(Errno::INVAL),
-        Err(_) => Err(Errno::PERM),
+    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(path).stdin(Stdio::null()).env("LC_ALL", "C");
+    let Ok(out) = command.output() else { return Err(Errno::PERM) };
+    // The reason is in its words only.
+    let is_busy = || String::from_utf8_lossy(&out.stderr).contains("busy");
+    match crate::table::mounted_type(path) {
+        _ if out.status.success() => Ok(()),
+        None => Err(Errno::INVAL),
+        Some(_) if is_busy() => Err(Errno::BUSY),
+        // It is the mount of another user.
+        Some(_) => Err(Errno::PERM),
     }
 }
 

@@ -47,4 +47,39 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("        entry.kernel_until = until;\n        true\n", "        true\n")],
     )
     .found_by("nacre", "kernel_cache", "changes_of_one_mount_are_seen_by_the_other_at_once"),
+    planted(
+        "a second walk sends the attributes from before it kept the file open",
+        "crates/nacre-fuse/src/handlers/names.rs",
+        &[(
+            "                entry = door.ops.lookup(parent, name).await?;\n                if entry.attr.fid == kept {",
+            "                if entry.attr.fid == kept {",
+        )],
+    )
+    .found_by(
+        "nacre-fuse",
+        "kernel_cache",
+        "device::a_file_that_a_second_walk_has_found_has_the_attributes_of_its_lookup",
+    ),
+    planted(
+        "a second ESTALE reaches the program",
+        "crates/nacre-fuse/src/walks.rs",
+        &[("if known.is_some() || !self.has_room(now) {", "if known.is_none() && !self.has_room(now) {")],
+    )
+    .found_by(
+        "nacre-fuse",
+        "kernel_cache",
+        "device::in_a_directory_that_another_mount_has_removed_there_are_no_names",
+    ),
+    planted(
+        "only one moved directory of a call gets a stand-in",
+        "crates/nacre-fuse/src/moved.rs",
+        &[("        let shows_own = match self.walks.second(pid) {", "        let shows_own = match self.walks.second(pid).filter(|tried| tried.is_some_and(|t| t.fid == fid)) {")],
+    )
+    .found_by("nacre-fuse", "kernel_cache", "device::several_moved_directories_are_found_in_one_call"),
+    planted(
+        "a name that expires detaches the file system that is mounted on it",
+        "crates/nacre-fuse/src/notify.rs",
+        &[("let flags = notify::EXPIRE_ONLY;", "let flags = 0;")],
+    )
+    .found_by("nacre-fuse", "kernel_cache", "device::a_file_system_that_is_mounted_on_a_directory_stays"),
 ];

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
     about = "Remove the data that `up` left in a directory",
     long_about = "Remove the data that `nacre up` keeps in a directory.\n\
         \n\
-        Refused while the file system runs, and for directories that `nacre up` did not create.",
+        The command is refused while the file system runs, and for directories that\n\
+        `nacre up` did not create.",
     after_help = "Examples:\n\
         \x20 nacre destroy                    the data of /mnt/nacre\n\
         \x20 nacre destroy --dir /data/a --yes"
@@ -24,7 +25,7 @@ pub(crate) struct DestroyArgs {
     /// The data directory, if `up` was started with --dir
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }

@@ -21,11 +21,11 @@ use std::time::Duration;
     about = "Unmount and stop what `up` started, without loss",
     long_about = "Unmount and stop what `nacre up` started, without loss.\n\
         \n\
-        Refused while files are open; the message names the processes. The data is kept;\n\
-        `nacre destroy` removes it. A file system in memory (--ephemeral) is lost. If it has\n\
-        other mounts, here or on other hosts, `down` names them and asks for confirmation, or\n\
-        requires --force; their calls then fail with EIO instead of waiting for ever. Other\n\
-        mounts of a file system on disk wait until it is up again.",
+        The command is refused while files are open; the message names the processes. The\n\
+        data is kept; `nacre destroy` removes it. A file system in memory (--ephemeral) is\n\
+        lost. If it has other mounts, here or on other hosts, `down` names them and asks for\n\
+        confirmation, or requires --force; their calls then fail with EIO instead of waiting\n\
+        for ever. Other mounts of a file system on disk wait until it is up again.",
     after_help = "Examples:\n\
         \x20 nacre down               the only `up` that runs\n\
         \x20 nacre down /mnt/a        the `up` that is mounted there\n\
@@ -145,8 +145,8 @@ fn may_lose(name: &str, others: &[String], force: bool) -> Result<()> {
     Ok(())
 }
 
-/// The clients of an `up` other than its own mounts, `HOST:MOUNT POINT` as its MDT knows them. One that does not reply
-/// now tells of none: it can be stopped all the same.
+/// The clients of an `up` other than its own mounts, `HOST:MOUNT POINT` as its MDT knows them. An `up` that does not
+/// reply now has an empty list: it can be stopped all the same.
 fn other_mounts(entry: &ProcessEntry) -> Result<Vec<String>> {
     let is_mdt = |name: &&String| TargetName::parse(name).is_some_and(|t| t.kind() == TargetKind::Mdt);
     let Some(mdt) = entry.islands.iter().find(is_mdt) else { return Ok(Vec::new()) };

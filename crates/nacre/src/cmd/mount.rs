@@ -20,9 +20,9 @@ use std::time::Duration;
     long_about = "Mount a file system.\n\
         \n\
         ADDRESS is that of the management target (MGS): HOST[:PORT], or unix:PATH on the\n\
-        same machine. The process serves the mount until it is unmounted, or Ctrl-C.\n\
-        The command waits for servers until --timeout, or Ctrl-C. Once the file system is\n\
-        mounted, calls wait for servers without a limit.",
+        same machine. The process serves the mount until it is unmounted, or until\n\
+        Ctrl-C. The command waits for servers until --timeout has passed, or until Ctrl-C.\n\
+        Once the file system is mounted, calls wait for servers without a limit.",
     after_help = "Examples:\n\
         \x20 nacre mount 10.0.0.1:9988:/demo /mnt/demo\n\
         \x20 nacre mount unix:/var/lib/nacre/mnt-nacre/nacre.sock:/nacre /mnt/b -o ro --detach\n\

@@ -22,10 +22,11 @@ use std::time::{Duration, Instant};
     about = "Serve formatted targets",
     long_about = "Serve formatted targets until Ctrl-C or SIGTERM.\n\
         \n\
-        Any number of targets in one process, on any number of hosts, started in any order.\n\
-        Servers wait for those that are not up yet. A target that is already served is\n\
-        refused; the message names the process. Stopping or killing a server loses no\n\
-        acknowledged change: clients wait and continue when it is back.",
+        One process serves any number of targets. The servers of a file system may run on any\n\
+        number of hosts and start in any order: they wait for those that are not up yet. A\n\
+        target that is already served is refused; the message names the process. Stopping or\n\
+        killing a server loses no acknowledged change: clients wait and continue when it is\n\
+        back.",
     after_help = "Examples:\n\
         \x20 nacre serve /data/mgs /data/mdt0 --listen 10.0.0.1:9988\n\
         \x20 nacre serve /data/ost0 --listen 0.0.0.0:9988 --advertise 10.0.0.2:9988\n\

@@ -20,10 +20,10 @@ pub(crate) enum TargetCommand {
     #[command(
         long_about = "Show the targets of a file system as the MGS knows them.\n\
             \n\
-            A target is known by the uuid that mkfs gave it, by how often its store was opened (`openings`),\n\
-            and by the highest change that it has called durable (`durable`; recorded every 30 s, so it may\n\
-            be older than the truth). `replaced` counts how often another target, or an old copy, was admitted\n\
-            under the name.",
+            The MGS identifies a target by the uuid that mkfs gave it, by the number of times that its store\n\
+            was opened (`openings`), and by the highest change that it has reported as durable (`durable`;\n\
+            recorded every 30 s, so it may be out of date). `replaced` counts how often another target, or an\n\
+            old copy, was admitted under the name.",
         after_help = "Examples:\n\
             \x20 nacre target list demo\n\
             \x20 nacre target list demo --json"
@@ -116,8 +116,8 @@ pub(crate) fn run(command: &TargetCommand) -> Result<()> {
     }
 }
 
-/// The running MGS that is meant, if one is: that of the directory, the only one of this machine, or the one that knows the
-/// file system.
+/// The running MGS for the command, if there is one: that of the directory, the only one of this machine, or the one
+/// that knows the file system.
 fn running(dir: Option<&Path>, fs: &FsName) -> Result<Option<ProcessEntry>> {
     let entries = registry::entries()?;
     let serving = |e: &ProcessEntry| e.islands.iter().any(|island| island == "MGS");

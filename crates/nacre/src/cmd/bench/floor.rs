@@ -25,7 +25,7 @@ use std::time::Duration;
         \n\
         It has no servers and no disk, so that a load on it shows what the kernel and the FUSE\n\
         layer cost. Permissions are not checked, and the files are lost when the process ends. It\n\
-        serves until the directory is unmounted, or Ctrl-C.",
+        serves until the directory is unmounted, or until Ctrl-C.",
     after_help = "Examples:\n\
         \x20 nacre bench floor /mnt/floor                 the kernel caches names, attributes and data\n\
         \x20 nacre bench floor /mnt/floor --validity 0    every call is a request\n\

@@ -10,7 +10,7 @@ use std::path::PathBuf;
     long_about = "Metadata rates: create, stat, read, change, lock, link, rename and remove of files and\n\
         directories.\n\
         \n\
-        Works on any directory of any file system, with --vs on several in turn. A temporary directory\n\
+        It works on any directory of any file system, with --vs on several in turn. A temporary directory\n\
         is created and removed. Each process works in a directory of its own, in which names\n\
         are looked up without a path before them, as mdtest does. A rate is the operations of all\n\
         processes over the time from the first start to the last end.\n\

@@ -13,10 +13,10 @@ use std::process::{Command, Stdio};
 #[derive(clap::Args, Debug)]
 #[command(
     about = "A source tree: untar, cp -r, walk, read, ls -l, git, rm -rf",
-    long_about = "Seconds for what people do with a source tree: untar, cp -r, walk, read, ls -l, git clone,\n\
+    long_about = "Measure common work on a source tree, in seconds: untar, cp -r, walk, read, ls -l, git clone,\n\
         checkout and status, rm -rf.\n\
         \n\
-        Works on any directory of any file system, with --vs on several in turn. Each run makes\n\
+        It works on any directory of any file system, with --vs on several in turn. Each run makes\n\
         the same tree: text files of 2 to 250 KiB, 23 KiB on average, ten in a directory. A walk\n\
         reads the attributes of every file. A warm row is measured after the same step has run\n\
         once without being measured. A cold row is measured after the command of --cold; without\n\
@@ -70,7 +70,7 @@ enum Step {
     Remove,
 }
 
-/// What precedes a row and is not measured.
+/// The preparation of a row, which is not measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
     Nothing,

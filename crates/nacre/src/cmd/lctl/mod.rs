@@ -74,7 +74,7 @@ pub(crate) enum LctlCommand {
             \x20 nacre lctl list_param -R mdt        everything below"
     )]
     ListParam {
-        /// With everything below
+        /// Also list everything below
         #[arg(short = 'R')]
         recursive: bool,
         /// Mark writable parameters with `=`
@@ -174,7 +174,7 @@ fn dl(timeout: TimeoutArgs) -> Result<()> {
     if forbidden.is_empty() { Ok(()) } else { bail!("dl: the state of some devices is not known") }
 }
 
-/// Values by name. Of file systems with one name each has its MGS in the key.
+/// Values by name. If several file systems have the same name, the keys name their MGS.
 fn by_name(all: Vec<Shown>) -> serde_json::Map<String, serde_json::Value> {
     let mut names = BTreeMap::<String, usize>::new();
     all.iter().for_each(|shown| *names.entry(shown.param.name.clone()).or_default() += 1);
@@ -193,7 +193,7 @@ fn whole(pattern: &str) -> String {
     }
 }
 
-/// A parameter, and the file system that it is of, in words.
+/// A parameter, and its file system in words.
 struct Shown {
     param: Param,
     of: String,
@@ -233,7 +233,7 @@ fn ask_islands(all: &FileSystems, patterns: &[String], timeout: TimeoutArgs) -> 
     replies.flat_map(of_entry).collect()
 }
 
-/// The file systems in which something fits.
+/// The file systems in which a parameter matches.
 fn fits(asked: &[Asked]) -> BTreeSet<FileSystem> {
     let has = |a: &&Asked| a.params.as_ref().is_ok_and(|params| params.iter().any(|p| !p.is_empty()));
     asked.iter().filter(has).map(|a| a.fs.clone()).collect()
@@ -243,7 +243,7 @@ fn quoted(patterns: &[impl AsRef<str>]) -> String {
     patterns.iter().map(|p| format!("'{}'", p.as_ref())).collect::<Vec<_>>().join(", ")
 }
 
-/// Parameters that match, by pattern, of the file system that is meant.
+/// Parameters of the chosen file system that match, by pattern.
 fn ask(patterns: &[String], scope: &ScopeArgs, timeout: TimeoutArgs) -> Result<Replies> {
     let all = FileSystems::new(registry::entries()?);
     let mut asked = ask_islands(&all, patterns, timeout);
@@ -278,7 +278,7 @@ pub(crate) fn matching(pattern: &str) -> Result<Vec<Param>> {
     Ok(replies.found.into_iter().flatten().map(|shown| shown.param).collect())
 }
 
-/// Why there is nothing to show.
+/// The message when no parameter matches.
 fn nothing(patterns: &[&str], silent: usize) -> String {
     let named = quoted(patterns);
     match silent {
@@ -293,7 +293,7 @@ fn nothing(patterns: &[&str], silent: usize) -> String {
     }
 }
 
-/// What the table of parameters says about patterns that match nothing, or else `otherwise`.
+/// The explanation of the table of parameters for patterns that match nothing, or else `otherwise`.
 fn hint(patterns: &[impl AsRef<str>], otherwise: &str) -> String {
     let known: Vec<String> = patterns.iter().filter_map(|p| explain_unmatched(p.as_ref())).collect();
     if known.is_empty() { otherwise.to_owned() } else { known.join("; ") }

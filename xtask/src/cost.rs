@@ -1,8 +1,8 @@
 //! `cargo xtask cost`: instructions that the metadata target needs for a change, counted by valgrind.
 //!
-//! The load is the example `create_cost` of nacre-mdt: the real target in the simulator. Only what the target does
-//! is counted, and the difference of two runs is taken, so that the set-up drops out; the figure hardly depends on
-//! what else the machine does.
+//! The load is the example `create_cost` of nacre-mdt: the real target in the simulator. Only the work of the target is
+//! counted, and the difference of two runs is taken, so that the set-up drops out; the figure hardly depends on other
+//! work of the machine.
 
 use anyhow::{Context as _, Result, ensure};
 use nacre_e2e::shell::{cargo, root, run as sh};

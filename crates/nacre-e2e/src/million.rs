@@ -1,9 +1,9 @@
 //! `cargo xtask million`: the cost of a create in a file system that is full of files, compared with an empty one.
 //!
-//! Two `nacre up`: a large one, grown first, and small ones that are made anew for every round. In turn each makes
-//! some files, so that a busy machine is as slow for one as for the other; compared is the CPU of the whole processes,
-//! with everything that goes on in the background meanwhile (flushes and merges of the large one; the rounds are long
-//! enough to see some). Then the memory of the large process against its bounds, and its restart after kill -9.
+//! Two `nacre up`: a large one, grown first, and small ones that are made anew for every round. In turn each makes some
+//! files, so that a busy machine is as slow for one as for the other. The CPU time of the whole processes is compared,
+//! with all their background work (flushes and merges of the large one; the rounds are long enough to see some). Then
+//! the memory of the large process against its bounds, and its restart after kill -9.
 
 use crate::shell::output;
 use crate::system::System;

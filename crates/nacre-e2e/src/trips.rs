@@ -1,9 +1,9 @@
 //! `cargo xtask trips`: requests to servers and requests of the kernel per operation on a real mount, beside their bars.
 //!
 //! Counted by the mount itself around many times the same operation: `mdc.*.stats` and `osc.*.stats` count RPCs,
-//! `llite.*.fuse_requests` counts requests of the kernel. Requests that no operation causes are left out (pings, the fetch of
-//! a sequence, statfs), and so is FORGET, for which no caller waits. Each operation has two bounds: what it needs today, which no change may
-//! exceed, and the bar that it is to reach (`--check` fails if it is exceeded).
+//! `llite.*.fuse_requests` counts requests of the kernel. Requests that no operation causes are left out (pings, the
+//! fetch of a sequence, statfs), and so is FORGET, for which no caller waits. Each operation has two bounds: the
+//! present number, which no change may exceed, and the bar that it is to reach (`--check` fails if it is exceeded).
 //! With strace at hand: between the read of a request and its reply no thread is woken.
 
 use crate::shell::output;

@@ -4,7 +4,8 @@
 //! panic is logged, and the mount continues; a request in progress is indexed by its number until its reply has been
 //! pushed, so that INTERRUPT finds it. Replies that need no file system are sent without a task.
 //!
-//! Not here: which operation serves a request (`dispatch.rs`), the operations (`handlers`), signals (`interrupt.rs`), reading and writing the device (`device.rs`).
+//! Not here: the choice of the handler of a request (`dispatch.rs`), the operations (`handlers`), signals
+//! (`interrupt.rs`), reading and writing the device (`device.rs`).
 
 use crate::abi::{InHeader, op};
 use crate::holders::{Looks, changes};
@@ -215,7 +216,8 @@ impl<O: Ops> Door<O> {
         self.running.borrow_mut().insert(running.request.unique(), running);
     }
 
-    /// What the kernel has to forget after a request, of whose change it has told a stand-in, not the own node.
+    /// The names and nodes that the kernel has to forget after a request whose change it has applied to a stand-in and
+    /// not to the directory's own node.
     fn stale_after(&self, request: &FuseRequest) -> Vec<Stale> {
         match request.opcode() {
             opcode if request.has_stand_in() && changes(opcode) => vec![Stale::All],

@@ -3,10 +3,10 @@
 //! A reply is decided in the island and written later, by the thread that leaves the island or by that of a ring; a
 //! notification is written by another thread. Invariants: a reply with a validity is never written after a notification
 //! that ends it (the writer holds the gate shared, and the generation is raised exclusively before the notification is
-//! written); a validity does not start long after its decision. The kernel counts a validity from the reply on, the lease
-//! counts from the request that renewed it: the difference must stay within the third of the lease that is left
-//! ([`Terms::slack`]). So the clock is checked immediately before the write, and once more after it: a process that was
-//! stopped in between has everything forgotten.
+//! written); a validity does not start long after its decision. The kernel counts a validity from the reply on, the
+//! lease counts from the request that renewed it: the difference must stay within the third of the lease that is left
+//! ([`Terms::slack`]). So the clock is checked immediately before the write, and once more after it: if the process was
+//! stopped in between, everything is forgotten.
 //!
 //! The kernel counts in jiffies, which stop while the machine is suspended, the lease in CLOCK_BOOTTIME. While some
 //! validity is running, the clocks are compared every [`CLOCK_LOOK`]; after a suspend everything is forgotten. Until then,

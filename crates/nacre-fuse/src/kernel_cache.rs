@@ -6,9 +6,9 @@
 //! is complete, the kernel uses nothing of what was to be forgotten, also if a reply that was decided earlier is written
 //! later (`gate.rs`); no notification is written by a thread that serves requests (`notify.rs`).
 //!
-//! Names are forgotten by INVAL_ENTRY. It waits for the kernel's lock of the directory, which a request that we have not
-//! reply may hold, and that request may wait for the lock that is to be returned. So INC_EPOCH, which takes no lock and
-//! makes the kernel ask for every name again, is sent instead when we hold a request of the directory, when more than
+//! Names are forgotten by INVAL_ENTRY. It waits for the kernel's lock of the directory, which a request without a reply
+//! may hold, and that request may wait for the lock that is to be returned. So INC_EPOCH, which takes no lock and makes
+//! the kernel ask for every name again, is sent instead when we hold a request of the directory, when more than
 //! [`NAMES_MAX`] names are concerned, and when INVAL_ENTRY has not returned after [`NAME_PATIENCE`]. It detaches file
 //! systems that are mounted on directories of the mount, at their next access: it is counted and to be rare. A kernel
 //! without INC_EPOCH (before 7.44) gets no validity of names, and neither does any kernel while there are such file systems
@@ -16,13 +16,13 @@
 //! needed from then on; one that comes in between waits for that. INC_EPOCH leaves attributes alone; INVAL_INODE of
 //! attributes takes no lock, so it is always sent.
 //!
-//! **Attributes without a validity.** The kernel discards attributes of LOOKUP, GETATTR and READDIRPLUS that it asked for
-//! before an INVAL_INODE, but takes over those of SETATTR and LINK without a look. So these have none (`handlers`). Those of
-//! an inode that is new to the kernel are taken over without a look too, but under the lock of the directory: while such a
-//! reply may not have been taken over (`unsettled.rs`), INVAL_INODE is sent once more behind an INVAL_ENTRY of the directory.
-//! INC_EPOCH alone does not reach the names of a listing that is being taken over, so it is sent once more likewise.
-//! Attributes of a directory in which a change is running have none, and a change that overtakes older ones has them
-//! forgotten before its reply ([`KernelDoor::overlapped`]).
+//! **Attributes without a validity.** The kernel discards attributes of LOOKUP, GETATTR and READDIRPLUS that it asked
+//! for before an INVAL_INODE, but takes over those of SETATTR and LINK unchecked. So these have no validity
+//! (`handlers`). Those of an inode that is new to the kernel are taken over unchecked, too, but under the lock of the
+//! directory: while such a reply may not have been taken over (`unsettled.rs`), INVAL_INODE is sent once more behind an
+//! INVAL_ENTRY of the directory. INC_EPOCH alone does not reach the names of a listing that is being taken over, so it
+//! is sent once more likewise. Attributes of a directory in which a change is running have no validity, and a change
+//! that overtakes older attributes makes the kernel forget them before its reply ([`KernelDoor::overlapped`]).
 
 use crate::gate::{Counted, Gate, Places, Terms};
 use crate::moved::Forgotten;
@@ -304,14 +304,14 @@ impl KernelDoor {
     }
 }
 
-/// What makes the kernel forget all that it was given.
+/// The notifications that make the kernel forget everything.
 fn everything(link: &KernelLink, inodes: &mut Inodes) -> Vec<Notification> {
     let epoch = link.has_epoch.then_some(Notification::IncEpoch);
     let attributes = inodes.take_all().into_iter().map(|fid| Notification::InvalInode { fid, pages: None });
     epoch.into_iter().chain(attributes).collect()
 }
 
-/// What a caller that has not taken over its reply may still bring into the kernel.
+/// The names and attributes that a caller which has not taken over its reply may still bring into the kernel.
 #[derive(Clone, Copy)]
 enum Bringing {
     Inode(Fid),

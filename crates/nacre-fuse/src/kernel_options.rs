@@ -1,8 +1,8 @@
-//! The options of a mount that the kernel itself has.
+//! The mount options that the kernel itself applies.
 
 use rustix::mount::MountFlags;
 
-/// What the kernel itself checks, and shows in the table of mounts.
+/// The options that the kernel itself checks, and shows in the table of mounts.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KernelOptions {
     /// `ro`.

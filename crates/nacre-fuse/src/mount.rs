@@ -24,7 +24,7 @@ use tracing::info;
 pub struct MountOptions {
     /// First column of `df`: the address.
     pub source: String,
-    /// What the kernel checks itself.
+    /// The options that the kernel checks itself.
     pub kernel: KernelOptions,
     pub session: SessionConfig,
 }

@@ -7,16 +7,16 @@
 //! a directory gets a *stand-in*: another node number for the same directory, which the kernel knows at no place. Its
 //! attributes have the inode number as always.
 //!
-//! Noted is the node that the kernel has at each place (a name in a directory), and the directory above each node. Once a
-//! reply has shown a directory at a second place, the kernel may have it at the first or at the second one: its place is not
-//! known until a request shows that the kernel has taken over the reply.
+//! The table has the node that the kernel knows at each place (a name in a directory), and the directory above each
+//! node. Once a reply has shown a directory at a second place, the kernel may have it at the first or at the second
+//! one: its place is not known until a request shows that the kernel has taken over the reply.
 //!
 //! Invariants: nothing that is reached through a stand-in has a validity; after a change through it the kernel forgets
 //! everything, and after a rename or removal, which may be one of the stand-in, the attributes of its directory
-//! (`door.rs`). A stand-in is given at one place only, and given up when the kernel has forgotten it. After [`YOUNG`] a lookup
-//! shows the own number again: then the kernel drops the stand-in at that place, forgets the reply, and looks up once more.
-//! Directories are noted from the reply that shows them until the kernel forgets them, at most [`KNOWN_MAX`]; a directory that
-//! is not noted is taken to be where it is asked for.
+//! (`door.rs`). A stand-in exists at one place only, and ends when the kernel has forgotten it. After [`YOUNG`] a
+//! lookup shows the own number again: then the kernel drops the stand-in at that place, forgets the reply, and looks up
+//! once more. Directories are in the table from the reply that shows them until the kernel forgets them, at most
+//! [`KNOWN_MAX`] of them. Any other directory is assumed to be at the place at which it is looked up.
 
 use crate::walks::Walks;
 use nacre_types::{Fid, Instant};

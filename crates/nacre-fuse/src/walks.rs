@@ -10,7 +10,8 @@
 //! - ESTALE becomes ENOENT: the name was removed while it was used.
 //!
 //! A thread is forgotten when a request that ends a walk has a reply other than ESTALE, when it is silent for
-//! [`SILENT_MAX`], or after [`LOOKUPS_MAX`] LOOKUPs. A thread that is noted without need costs nothing but the three above.
+//! [`SILENT_MAX`], or after [`LOOKUPS_MAX`] LOOKUPs. If a thread is noted that is in no second walk, only the three
+//! effects above follow.
 
 use crate::abi::op;
 use nacre_types::{Errno, Instant};
@@ -71,7 +72,7 @@ impl<T> Walks<T> {
         }
         tried
     }
-    /// A request of a thread is answered: whether ESTALE has to become ENOENT.
+    /// A request of a thread has a reply. Returns whether ESTALE has to become ENOENT.
     pub(crate) fn replied(&mut self, pid: u32, opcode: u32, error: Option<Errno>, now: Instant) -> bool {
         if error == Some(Errno::ESTALE) {
             let known = self.0.remove(&pid);
@@ -89,7 +90,8 @@ impl<T> Walks<T> {
         }
         false
     }
-    /// What may have failed, if the thread may be in its second walk.
+    /// If the thread may be in its second walk: the node of its first walk that the kernel may have refused, if there
+    /// was one.
     pub(crate) fn second(&self, pid: u32) -> Option<Option<&T>> {
         self.0.get(&pid).map(|walk| walk.tried.as_ref().map(|(_, tried)| tried))
     }

@@ -1,4 +1,4 @@
-//! What a metadata target decodes besides messages and rows, as a fuzz target (`fuzz/`).
+//! The inputs that a metadata target decodes besides messages and rows, as a fuzz target (`fuzz/`).
 
 use crate::rows::acl::{Acl, permits};
 use alloc::vec::Vec;

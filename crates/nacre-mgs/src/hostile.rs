@@ -1,4 +1,4 @@
-//! The rows of an MGS as a fuzz target (`fuzz/`): whatever they hold, a list comes of them or a refusal.
+//! The rows of an MGS as a fuzz target (`fuzz/`): any content either gives a list or is refused.
 
 use crate::registry::Registry;
 

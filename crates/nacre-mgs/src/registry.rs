@@ -44,7 +44,7 @@ const FILE_SYSTEMS_MAX: usize = 256;
 const PARAMS_MAX: usize = 1024;
 
 codec_struct! {
-    /// What all targets of a file system agree on.
+    /// The values that all targets of a file system share.
     #[derive(Copy)]
     pub struct FsRow {
         /// Key of the name hash.
@@ -85,7 +85,7 @@ codec_struct! {
         pub secret: Secret,
         /// How often another one was admitted.
         pub replaced: u32,
-        /// What the next registration may be instead.
+        /// The replacement that an administrator has admitted for the next registration.
         pub admitted: Option<Admit>,
         pub addresses: Vec<String>,
     }
@@ -148,7 +148,7 @@ pub struct Registry {
     register: Option<Register>,
 }
 
-/// What keeping or forgetting a parameter changes.
+/// The change of the registry by which a parameter is kept or forgotten.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamChange {
     version: u64,
@@ -188,7 +188,7 @@ impl Registry {
 
     // ---- parameters
 
-    /// What keeping this would change; `None`: it is so already.
+    /// The change that keeps this parameter; `None`: it is kept already.
     ///
     /// # Errors
     /// `Invalid` beyond a bound.
@@ -232,8 +232,8 @@ impl Registry {
 
     // ---- registration
 
-    /// What registering would change; `None`: everything is known already. `new_key` is used for the first target
-    /// of a file system.
+    /// The change that a registration makes; `None`: everything is known already. `new_key` is used for the first
+    /// target of a file system.
     ///
     /// # Errors
     /// See [`Refused`].
@@ -315,7 +315,7 @@ impl Registry {
 
     // ---- admissions
 
-    /// What admitting another target would change; `None`: it is so already.
+    /// The change that admits another target; `None`: it is admitted already.
     ///
     /// # Errors
     /// `Invalid` with the sentence for the administrator.

@@ -207,7 +207,7 @@ pub fn connect(to: &Candidate) -> Result<OwnedFd, NetError> {
     }
 }
 
-/// What became of [`connect`] once the socket is writable.
+/// The outcome of [`connect`] once the socket is writable.
 ///
 /// # Errors
 /// `Io` with the address.

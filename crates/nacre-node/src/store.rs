@@ -152,9 +152,9 @@ pub enum StoreOp {
 pub enum Keep {
     /// None: they are zeros.
     Nothing,
-    /// What the file has, unverified.
+    /// The bytes of the file, unverified.
     Bytes,
-    /// What the file has, if the first `len` bytes of the block, padded with zeros, have this crc32c.
+    /// The bytes of the file, if the first `len` bytes of the block, padded with zeros, have this crc32c.
     Verified { sum: u32, len: u32 },
 }
 impl Keep {

@@ -79,7 +79,7 @@ impl Cache {
         Some(found.clone())
     }
 
-    /// Puts a descriptor in, unless somebody was faster; returns the one to use.
+    /// Adds a descriptor, unless another thread was faster; returns the one to use.
     pub(crate) fn put(&self, key: Key, new: Open) -> Arc<Open> {
         let mut gone = None;
         let mut lru = self.lock();

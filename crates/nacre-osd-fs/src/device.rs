@@ -8,7 +8,7 @@ use rustix::fd::BorrowedFd;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A number that stores share exactly if they are on one file system of one running kernel; 0 if nobody can tell.
+/// A number that stores share exactly if they are on one file system of one running kernel; 0 if this is unknown.
 pub(crate) fn number(dir: BorrowedFd<'_>) -> u64 {
     let (Ok(boot), Ok(stat)) = (std::fs::read(BOOT_ID), rustix::fs::fstat(dir)) else { return 0 };
     mix(&boot, stat.st_dev)

@@ -62,7 +62,8 @@ impl FsStore {
                 return Err(OpenError::HoldsStore { path: text });
             }
         } else if let Some(example) = found.iter().find(|n| !OURS.contains(&n.as_str())) {
-            // Not even with `reformat`: what it would delete may be somebody's `log` or `objects`.
+            // Not even with `reformat`: the directories `log` and `objects` that it would delete may belong to another
+            // program.
             return Err(OpenError::NotEmpty { path: text, example: example.clone() });
         } else if !reformat {
             refuse_without_label(root.as_fd(), &text)?;
@@ -93,7 +94,7 @@ impl FsStore {
         Ok(Self::new(dirs, lock, path, features, config))
     }
 
-    /// Who serves the store in this directory now; `None` when nobody does.
+    /// The process that serves the store in this directory now; `None` if there is none.
     pub fn holder(path: &Path) -> Result<Option<Holder>, OpenError> {
         let text = path.display().to_string();
         let root = open_root(path)?;
@@ -108,7 +109,7 @@ impl FsStore {
     }
 }
 
-/// What the directory of a store may hold, also of one that was not made to the end.
+/// The names that the directory of a store may contain, even if its formatting was interrupted.
 const OURS: [&str; 11] = [
     "super",
     "super.new",
@@ -246,8 +247,8 @@ pub(crate) fn remove(dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
     }
 }
 
-/// Deletes our files in a directory, and the chunk directories of our objects. What has another name stays: with
-/// `--reformat` somebody may have named a directory by mistake.
+/// Deletes our files in a directory, and the chunk directories of our objects. Files with other names stay: with
+/// `--reformat` a directory may have been named by mistake.
 fn empty(root: BorrowedFd<'_>, place: Place) -> Result<(), Errno> {
     let dir = rustix::fs::openat(root, place.path(), OPEN_DIR, Mode::empty())?;
     for name in names(dir.as_fd())?.iter().filter(|name| is_of_store(place, name)) {

@@ -86,7 +86,7 @@ pub(crate) fn parse_number(name: &str) -> Option<u64> {
     (name.len() == 16).then(|| u64::from_str_radix(name, 16).ok()).flatten()
 }
 
-/// From the name of a blob's file. What is not written as we write it is not ours.
+/// From the name of a blob's file. A name in any other spelling than ours is not a file of the store.
 pub(crate) fn parse_blob(text: &str) -> Option<ObjectId> {
     let mut parts = text.split('.');
     let seq = u64::from_str_radix(parts.next()?, 16).ok()?;

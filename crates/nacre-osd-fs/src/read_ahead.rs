@@ -15,7 +15,7 @@ const WINDOW_MAX: u64 = 8 << 20;
 /// Shorter windows are left to the kernel.
 const WINDOW_MIN: u64 = 512 << 10;
 
-/// What is known of the readers of one file.
+/// The known state of the readers of one file.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     /// Where the last read ended.

@@ -86,7 +86,7 @@ impl FsStore {
         }
     }
 
-    /// What the file system below can do.
+    /// The features of the underlying file system.
     pub fn features(&self) -> &Features {
         &self.features
     }
@@ -178,8 +178,8 @@ impl FsStore {
     pub(crate) fn open_dir(&self, path: &str) -> Result<OwnedFd, Errno> {
         self.with_descriptor(|| rustix::fs::openat(self.dirs.root(), path, OPEN_DIR, Mode::empty()))
     }
-    /// Opens; where the process has no descriptor left those that are only kept are given up first: a sync that fails
-    /// for such a reason would cost an object, or the target.
+    /// Opens a file. If the process has no descriptor left, cached descriptors are closed and the open is repeated: a
+    /// sync that failed for this reason would cost an object, or the target.
     fn with_descriptor(&self, open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
         loop {
             match retry(&open) {
@@ -270,15 +270,15 @@ impl FsStore {
         let far = if first.has_chunks() { self.far_chunks(object)? } else { Vec::new() };
         for chunk in std::iter::once(0).chain(far) {
             let Some(open) = self.open_chunk(file, chunk, false)? else { continue };
-            // What the device has refused is told by the bytes that are read from it.
+            // Bytes that the device has refused are detected when they are read from it.
             let _ = retry(|| rustix::fs::fdatasync(open.fd()));
             rustix::fs::fadvise(open.fd(), 0, None, rustix::fs::Advice::DontNeed)
                 .map_err(self.fail("forgetting the cache of", file))?;
         }
         Ok(())
     }
-    /// Length of what is open of a blob; 0 when it has lost its name. The descriptor is given up then: what is written
-    /// through it is nowhere.
+    /// Length of the open file of a blob; 0 if the file has lost its name. Its descriptor is then closed, because bytes
+    /// that are written through it are in no file.
     fn held(&self, object: ObjectId) -> Result<u64, StoreError> {
         let file = FileId::Blob(object);
         let Some(open) = self.open_chunk(file, 0, false)? else { return Ok(0) };

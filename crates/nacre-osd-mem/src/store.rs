@@ -18,7 +18,7 @@ pub struct MemStore {
     device: Arc<Device>,
 }
 
-/// What stores on one device share.
+/// The state that stores on one device share.
 struct Device {
     /// 0: one store has it for itself.
     number: u64,

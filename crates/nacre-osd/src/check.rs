@@ -23,7 +23,7 @@ const PAGE: u32 = 1000;
 /// Sentences that are kept.
 const SENTENCES_MAX: usize = 1000;
 
-/// What a check found.
+/// The findings of a check.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     pub label: Option<Label>,
@@ -126,7 +126,7 @@ pub async fn check_open(osd: &Rc<Osd>, mut row: impl FnMut(Table, &[u8], &[u8]))
         }
         Err(e) => report.problem(format!("the runs cannot be listed: {e}")),
     }
-    // What lies behind a damaged block of a table is not shown.
+    // Rows behind a damaged block of a table are not shown.
     for table in 0..=u8::MAX {
         let table = Table(table);
         let mut pages = osd.pages(table, PAGE);

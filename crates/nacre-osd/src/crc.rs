@@ -1,4 +1,4 @@
-//! crc32c of everything the engine writes.
+//! crc32c, the checksum of everything that the engine writes.
 
 use crc_fast::{CrcAlgorithm, checksum};
 

@@ -16,7 +16,7 @@ use core::cell::RefCell;
 use nacre_node::{Ctx, Effect, FileId, Store, StoreDone, StoreError, StoreOp};
 use nacre_types::{Instant, Timestamp};
 
-/// What the engine believes to have written. `None`: deleted.
+/// The files that the engine believes to have written. `None`: deleted.
 #[derive(Default)]
 struct Overlay {
     files: BTreeMap<FileId, Option<Vec<u8>>>,

@@ -1,12 +1,11 @@
 //! Verification of an OST's rows against each other, against its blobs and against its accounts, for `nacre check`.
 //!
-//! Reads only. Checked are: every object row and its block rows (masks inside the size, block counts, blob long enough, no
-//! block marked as lost, with `sums` the checksum of every written block), block rows and tombstones without or with an
-//! object, the count of objects, usage per owner. Not problems, but counted and reported: a blob without rows (space
-//! that a crash left behind), bytes that are missing and were not durable when a machine was lost, and, if the target
-//! was ever stopped unplanned, a checksum that differs. An overwrite that a crash interrupted before its row was
-//! written, and that was never repeated, leaves such a checksum; until overwritten regions are marked, it cannot be
-//! distinguished from damage.
+//! Reads only. Checked are: every object row and its block rows (masks inside the size, block counts, blob long enough,
+//! no block marked as lost, with `sums` the checksum of every written block), block rows and tombstones without or with
+//! an object, the count of objects, usage per owner. The following are counted and reported, but are not problems: a
+//! blob without rows (space that a crash left behind); after an unplanned stop, in regions that were changed or marked
+//! after the last stable write, bytes that are missing and checksums that differ. An overwrite that a crash interrupted
+//! before its row was written leaves such a checksum; the next start examines these regions.
 
 use crate::locks::PERSISTENT_LOCKS;
 use crate::room::{self, ObjectCount};

@@ -1,14 +1,14 @@
 //! Keeps idle CPUs of a virtual machine from halting while a loop is woken in quick succession.
 //!
-//! A CPU of a virtual machine that has nothing to do halts, which leaves the machine for the hypervisor. To wake it takes
-//! 40 to 60 µs, many times what most requests take, and a synchronous caller and a loop on another CPU pay that
+//! A CPU of a virtual machine that has nothing to do halts, which leaves the machine for the hypervisor. Waking it
+//! takes 40 to 60 µs, many times as long as most requests, and a synchronous caller and a loop on another CPU pay that
 //! twice for every request. While a process holds a bound of 0 at `/dev/cpu_dma_latency`, the guest's idle CPUs poll
-//! instead, so that each wakes the other at once. That costs CPU time of the host, and of nobody in the guest: a CPU polls only
-//! while it has nothing else to do.
+//! instead, so that each wakes the other at once. This costs CPU time of the host, but none of the guest's programs: a
+//! CPU polls only while it has nothing else to do.
 //!
 //! A loop holds the bound from its [`STREAK`]th short sleep in a row until it has slept for [`SHORT`]. Nothing is done
 //! on machines whose idle CPUs do not halt through `haltpoll`, on those with more than [`CPUS_MAX`] CPUs, and where the
-//! device cannot be opened (it is root's).
+//! device cannot be opened (only root may).
 
 use std::fs::File;
 use std::io::Write as _;

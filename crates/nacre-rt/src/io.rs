@@ -4,12 +4,13 @@
 //! go to an I/O thread of the node, syncs of the log to the island's sync thread (`sync_thread.rs`). The thread that has completed an operation enters the island itself with the
 //! result.
 //!
-//! I/O threads have classes ([`Class`]), each with a queue and a bound of its own: a sync that a caller waits for never
-//! queues behind transfers or write-back, a cold read of metadata never behind syncs, and the other way round.
+//! I/O threads have classes ([`Class`]), each with a queue and a bound of its own, so that no class waits for another:
+//! a sync that a caller waits for never queues behind transfers or write-back, and a cold read of metadata never queues
+//! behind syncs.
 //!
 //! Invariants: an operation holds the island's store permit until it has ended; operations of an island that has ended
 //! are dropped unexecuted; with a full queue the requesting thread does the work itself. Operations in progress are not
-//! ordered: an island that needs an order waits for the first one.
+//! ordered: an island that needs an order waits for the first operation before it starts the second.
 
 use crate::island::IslandRef;
 use crate::node::{Config, Node, Shared};

@@ -112,7 +112,7 @@ impl<L> Confined<L> {
     }
 }
 
-/// What is inside.
+/// The state inside the entry lock.
 struct Inside {
     /// `None`: dead.
     logic: Option<Box<dyn Logic>>,

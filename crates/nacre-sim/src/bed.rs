@@ -1,7 +1,7 @@
 //! A world with a few targets on stores in memory and callers of them: for the tests of one kind of target.
 //!
-//! A caller is an island of its own with imports of the targets; a job is a task on it. What a caller can do is the
-//! test's own type `C`.
+//! A caller is an island of its own with imports of the targets; a job is a task on it. The operations of a caller are
+//! the test's own type `C`.
 
 use crate::offline::{self, osd_config};
 use crate::world::{NodeId, World};

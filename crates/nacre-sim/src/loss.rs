@@ -88,7 +88,8 @@ impl History {
         }
     }
 
-    /// The models that what is seen belongs to, and what is gone. `unheard` may have been made or not.
+    /// The models that agree with the visible state, and the changes that are gone. `unheard` may have been executed or
+    /// not.
     pub(crate) fn settle(
         &self,
         lost: &Lost,
@@ -116,7 +117,7 @@ impl History {
         if models.is_empty() { Err(nearest.unwrap_or_default()) } else { Ok((models, least)) }
     }
 
-    /// Everything that could be true now; what has lost least comes first.
+    /// All states that are possible now, those with the smallest loss first.
     fn ends(&self, lost: &Lost, unheard: Option<&Op>) -> Vec<End> {
         let mut ends = Vec::new();
         let earliest = if lost.names { self.named } else { self.log.len() };

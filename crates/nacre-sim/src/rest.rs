@@ -1,4 +1,4 @@
-//! The end of a seed: trees, what is left on targets at rest, and in their stores once they have stopped.
+//! The end of a seed: checks of the trees, of the targets at rest, and of their stores once they have stopped.
 
 use crate::check;
 use crate::common::Common;
@@ -36,7 +36,7 @@ impl Run {
 
     /// Every mount shows what the models say.
     fn compare(&mut self) -> Result<(), String> {
-        // Whatever a fault has left runs out, and servers that were killed come back.
+        // The effects of a fault end, and servers that were killed come back.
         if let Some(victim) = self.cluster.victim
             && self.cluster.world.is_up(victim)
         {

@@ -1,4 +1,4 @@
-//! A sequence of operations in one tree, and what they may have left.
+//! A sequence of operations in one tree, and the states that they may have left.
 //!
 //! An operation whose mount went away was made wholly or not at all: from then on there are two models, and each
 //! result that one of them does not allow rules it out. At least one must be left.
@@ -36,7 +36,7 @@ pub(crate) struct Running {
     pub(crate) since_ns: u64,
     /// Its mount has slept: it may have failed although it was made.
     pub(crate) may_fail: bool,
-    /// This mount and a machine went meanwhile: what it meets may be gone or not.
+    /// This mount and a machine were lost meanwhile: earlier changes may be gone or not.
     pub(crate) unsure: Option<usize>,
 }
 
@@ -61,7 +61,7 @@ impl Task {
         self.running.as_ref().is_some_and(|r| r.mount == mount && !r.op.is_one_change())
     }
 
-    /// Takes in what an operation has given.
+    /// Takes in the outcome of an operation.
     pub(crate) fn ended(&mut self, op: &Op, mount: usize, got: &Outcome, now_ns: u64) -> Result<(), String> {
         let (mut wanted, mut made_inode) = (None, false);
         self.models.retain_mut(|model| {
@@ -106,7 +106,7 @@ impl Task {
         }
     }
 
-    /// The same of an operation during which a mount and a machine went; [`Task::settle`] says what it was.
+    /// The same for an operation during which a mount and a machine were lost; [`Task::settle`] determines its outcome.
     pub(crate) fn ended_unsure(
         &mut self,
         op: &Op,

@@ -1,9 +1,9 @@
-//! Leases: how long a silent client keeps its grants, and which clients are given up.
+//! Leases: how long a silent client keeps its grants, and which clients are to be evicted.
 //!
 //! Rules: any message renews its client's lease; a ping reply of another target in this process renews it too
 //! ([`Neighbours`](crate::Neighbours)). The lease of a client that does not acknowledge its callbacks, or does not
 //! return a revoked lock (`locks/deadlines.rs`), is not renewed any more, and every reply says so. A client whose lease
-//! has run out, or whose acknowledgement is overdue, is given up only after the target has been running without a pause
+//! has run out, or whose acknowledgement is overdue, is evicted only after the target has been running without a pause
 //! for a while, and has therefore read its sockets. Time in which this process was stopped (SIGSTOP, a suspended
 //! machine) does not count against its clients. No client is evicted before a full lease has passed since its last
 //! message, or since the start of the target; a client that has not connected since then has the lease of the former

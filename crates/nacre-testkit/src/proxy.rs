@@ -1,8 +1,8 @@
 //! A proxy between a client and a server, in user space: delays, drops, doubles and reorders whole frames.
 //!
 //! There is no netem where the tests run. Each connection is two threads per direction: one reads whole frames, one
-//! sends them when they are due, so that a delay costs no rate. A transport promises order or its end; so a frame
-//! that is dropped ends its connection, as a lost packet of a broken network does in the end. Doubled and swapped
+//! sends them when they are due, so that a delay does not reduce the rate. A transport promises order or its end; so a
+//! frame that is dropped ends its connection, as a lost packet of a broken network does in the end. Doubled and swapped
 //! frames test what the protocol promises beyond that.
 
 use nacre_wire::HEADER_BYTES;

@@ -17,7 +17,7 @@ impl InodeBits {
     pub const LOOKUP: Self = Self(1);
     /// Entries, size, link count and times of a directory; link count and times of any other inode.
     pub const UPDATE: Self = Self(2);
-    /// Opens for reading without a request: nobody may remove the inode unseen.
+    /// Opens for reading without a request: no client may remove the inode unnoticed.
     pub const OPEN: Self = Self(4);
     /// The layout.
     pub const LAYOUT: Self = Self(8);
@@ -35,7 +35,7 @@ impl InodeBits {
 
     const NAMES: [&str; Self::COUNT] = ["LOOKUP", "UPDATE", "OPEN", "LAYOUT", "PERM", "XATTR", "DOM", "SIZE"];
 
-    /// What the attributes of stat(2) depend on.
+    /// The bits on which the attributes of stat(2) depend.
     pub const ATTRS: Self = Self(Self::UPDATE.0 | Self::PERM.0 | Self::SIZE.0);
 
     /// The set with this number, unless it has unknown bits.

@@ -245,7 +245,7 @@ codec_struct! {
         pub mtime: Timestamp,
     }
 }
-/// The handle of a [`Close`] that ends no open, because the MDT knows of none: it tells of the access time.
+/// The handle of a [`Close`] that ends no open, because the MDT has no record of one: it only reports the access time.
 pub const NOT_REPORTED: OpenHandle = OpenHandle(u64::MAX);
 codec_struct! {
     /// Ends an open. A writer whose client has changed the file brings the size, and only when all its data has

@@ -22,7 +22,7 @@ pub mod features {
     /// Locks of inodes (`LockTail`): the client returns revoked ones, and says when it has forgotten those of an earlier
     /// start of the target.
     pub const INODE_LOCKS: u64 = 8;
-    /// What this build knows.
+    /// The features that this build knows.
     pub const ALL: u64 = MULTI_MOD_RPCS | BATCH | INODE_LOCKS;
 
     /// The names of the features in `bits`, for people; the field's names where they exist.

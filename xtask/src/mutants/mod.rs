@@ -1,10 +1,10 @@
 //! `cargo xtask mutants`: bugs that are planted one at a time into a copy of the tree; the tests must find each.
 //!
-//! A mutation replaces a text that occurs exactly once in its file. The product therefore contains nothing for it, and a
-//! mutation whose text has changed is an error rather than a bug that nobody looks for. The copy has its own target
-//! directory and is built without optimisation, because an optimised build would take longer than the tests. If a mutation
-//! names a test, that test must fail; otherwise the simulator runs seeds first, then its scripts. A bug that nothing finds
-//! is printed as `not found`, and the command fails.
+//! A mutation replaces a text that occurs exactly once in its file. Therefore the product contains no code for
+//! mutations, and a mutation whose text has changed is an error instead of being skipped silently. The copy has its own
+//! target directory and is built without optimisation, because an optimised build would take longer than the tests. If
+//! a mutation names a test, that test must fail; otherwise the simulator runs seeds first, then its scripts. A bug that
+//! nothing finds is printed as `not found`, and the command fails.
 //!
 //! The mutations are in one file per area.
 

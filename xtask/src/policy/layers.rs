@@ -21,7 +21,7 @@ const SIDEWAYS: &[(&str, &str)] = &[
     ("nacre", "nacre-fuse"),
 ];
 
-/// What logic crates may use from outside.
+/// The external crates that logic crates may use.
 const LOGIC_DEPENDENCIES: &[&str] = &["bytes", "crc-fast", "hashbrown", "siphasher", "thiserror", "tracing"];
 
 const LICENCES: &[&str] = &[

@@ -1,11 +1,12 @@
 //! Names in directories: which inode a name leads to, or that there is no such name.
 //!
-//! Rules: (1) a name is valid while the UPDATE bit of its directory is held, or the LOOKUP bit of the inode that it leads to;
-//! a name that is not there only under UPDATE of the directory. It is removed when neither is held any more. (2) Own
-//! changes of a name count by their transnos; a read from before the latest one tells nothing of the name. (3) A
-//! directory is `complete` if it was made by this mount or listed from its start to its end, with UPDATE held all the
-//! time: then a name that is not here is not there. It can be listed from here if the cookie of each name is known, which the
-//! MDT gives with a listing only. Names and, per directory, names that are not there are bounded.
+//! Rules: (1) a name is valid while the UPDATE bit of its directory is held, or the LOOKUP bit of the inode that it
+//! leads to; a name that is not there only under UPDATE of the directory. It is removed when neither is held any more.
+//! (2) Own changes of a name count by their transnos; a read from before the latest own change proves nothing about the
+//! name. (3) A directory is `complete` if it was made by this mount or listed from its start to its end, with UPDATE
+//! held all the time: then a name that is missing here does not exist. The directory can be listed from here only if
+//! the cookie of every name is known; only listings by the MDT contain cookies. Names and, per directory, names that
+//! are not there are bounded.
 
 use crate::api::ListedEntry;
 use alloc::collections::BTreeMap;
@@ -104,7 +105,7 @@ impl Directory {
     }
 }
 
-/// What is known of a name.
+/// The known state of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Named {
     Inode(Fid),
@@ -200,7 +201,7 @@ impl Entries {
         let known = self.entry(parent, name);
         let changed_at = known.map_or(self.forgotten, |entry| entry.changed_at);
         if seen < changed_at {
-            // What the read says is older; a listing cannot be completed with it.
+            // The result of the read is older; a listing cannot be completed with it.
             if known.is_none()
                 && let Some(dir) = self.dirs.get_mut(&parent)
             {
@@ -231,7 +232,7 @@ impl Entries {
         }
         self.set(parent, name, fid, at, under)
     }
-    /// What a name leads to after the own change at a transno is not known.
+    /// The inode of a name after the own change at a transno is not known.
     pub(super) fn unknown(&mut self, parent: Fid, name: &[u8], at: Transno) -> Option<Gone> {
         self.forgotten = self.forgotten.max(at);
         if let Some(dir) = self.dirs.get_mut(&parent) {

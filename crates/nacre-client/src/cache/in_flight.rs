@@ -1,8 +1,8 @@
 //! Changes of this mount that have no reply yet.
 //!
-//! Rule: what a change without a reply may have changed is not served from the cache, because others may have seen the
-//! change. That concerns the names of the change and the inodes behind them, and not the other names of the directory. A
-//! change whose name is not known here may change any inode: while there is one, no attributes are served.
+//! Rule: the names of a change without a reply, and the inodes behind them, are not served from the cache, because
+//! other clients may have seen the change. The other names of the directory are still served. A change whose name is
+//! not known here may change any inode: while there is one, no attributes are served.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

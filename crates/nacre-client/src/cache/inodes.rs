@@ -1,12 +1,12 @@
-//! What is known of inodes on which this mount has locks.
+//! The known state of inodes on which this mount has locks.
 //!
-//! Rules: (1) an inode is in the table while this mount has a lock on it. What a bit protects is dropped when the bit ends,
-//! so that nothing is used again when the bit is granted anew. (2) A reply to a read counts only for the bits that it grants
-//! itself: other bits may have been lost and granted again since it was made. (3) Replies to this mount's own changes carry
-//! transnos. A reply that does not contain the latest own change is not taken; an own change from before the grant of the
-//! lock tells nothing, because others may have changed the inode in between. (4) What else is kept (extended attributes,
-//! the target of a symbolic link) was read while the bits were held: [`Inodes::serial`] tells whether they were lost
-//! meanwhile. The bytes of these are bounded.
+//! Rules: (1) an inode is in the table while this mount has a lock on it. State that a bit protects is dropped when the
+//! bit ends, so that it is not used again when the bit is granted anew. (2) A reply to a read counts only for the bits
+//! that it grants itself: other bits may have been lost and granted again since the read. (3) Replies to this mount's
+//! own changes carry transnos. A reply that does not contain the latest own change is not taken; an own change from
+//! before the grant of the lock proves nothing, because others may have changed the inode in between. (4) Other state
+//! (extended attributes, the target of a symbolic link) is kept if it was read while the bits were held:
+//! [`Inodes::serial`] shows whether they were lost meanwhile. The bytes of this state are bounded.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

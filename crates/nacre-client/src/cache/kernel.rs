@@ -1,8 +1,8 @@
 //! The cache of the kernel, which relies on the locks of this mount.
 //!
-//! Rules: the kernel may use a name or attributes only for a time that ends with the locks that cover them: at most 2/3 of
-//! the lease, counted from the request that renewed it. When a lock is revoked before that time has passed, the kernel is
-//! told, and only then is the lock returned. The door in front of the kernel implements [`KernelCache`].
+//! Rules: the kernel may use a name or attributes only for a time that ends with the locks that cover them: at most 2/3
+//! of the lease, counted from the request that renewed it. When a lock is revoked before that time has passed, the
+//! kernel is notified, and only then is the lock returned. The door in front of the kernel implements [`KernelCache`].
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

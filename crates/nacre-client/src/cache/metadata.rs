@@ -2,10 +2,11 @@
 //!
 //! Rules: (1) a call is served from here only while the mount is connected to the MDT and within two thirds of its
 //! lease, and only under the locks that it needs (`tables`, `inodes` and `entries` have the rules). Locks survive a new
-//! connection to the same start of the MDT; a restart and an eviction end them all. (2) A callback ends its bits here
-//! before anything else; then the kernel forgets what it was given under them; then they are returned (`returns`). (3)
-//! What the kernel was given is noted with its name or inode, until when it may use it. (4) While an own change has no
-//! reply, what it may have changed is not served from here (`in_flight`).
+//! connection to the same start of the MDT; a restart and an eviction end them all. (2) A callback first ends its bits
+//! here; then the kernel forgets the names and attributes that depend on them; then the bits are returned (`returns`).
+//! (3) A name or inode that the kernel has received is recorded with the time until which the kernel may use it. (4)
+//! While an own change has no reply, the names and inodes that it may have changed are not served from here
+//! (`in_flight`).
 
 use crate::api::ListedEntry;
 use crate::cache::in_flight::Touches;
@@ -175,7 +176,7 @@ impl MetadataCache {
 
     // ---- replies to reads
 
-    /// The locks that a reply grants and tells of. `None`: it has none that count.
+    /// The locks that a reply grants or mentions. `None`: it has none that count.
     fn tail(&self, frame: &Frame) -> Option<LockTail> {
         let bytes = frame.lock_tail()?;
         if !self.on.get() || self.tables.borrow().is_former(frame.header.epoch) {
@@ -317,7 +318,7 @@ pub(crate) struct Changing {
     before: Vec<Option<NameBefore>>,
 }
 impl Changing {
-    /// The change was executed. `entry`: an inode that the reply tells of; `made`: the change has made it.
+    /// The change was executed. `entry`: an inode that the reply describes; `made`: the change has created it.
     pub(crate) fn replied(&self, frame: &Frame, effect: NameEffect, entry: Option<&EntryReply>, made: bool) {
         let Self { cache, touches, before } = self;
         let at = frame.header.transno;

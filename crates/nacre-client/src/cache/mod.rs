@@ -1,5 +1,5 @@
-//! What a mount may serve without an RPC: inodes and names under locks of their MDT, and what the kernel was given of
-//! them.
+//! The cache of a mount: inodes and names that it serves without an RPC, under locks of their MDT, and a record of
+//! those that the kernel may use.
 //!
 //! `metadata` is the front; `tables` combines `inodes`, `entries`, `in_flight` (own changes without a reply) and the locks;
 //! `returns` gives locks back; `serve` serves calls while the lease allows it; `kernel` is the interface to the

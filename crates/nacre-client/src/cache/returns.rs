@@ -1,5 +1,5 @@
-//! The return of locks to the MDT: first the kernel forgets what it was given under them, then the opens made under them
-//! are reported, and then the locks are given back.
+//! The return of locks to the MDT: first the kernel forgets the names and attributes that depend on them, then the
+//! opens made under them are reported, and then the locks are given back.
 //!
 //! One task per MDT does this in rounds. Locks that end during a round are returned by the next round, all together,
 //! so a lock is never returned while the kernel still forgets what depends on it. After a restart of the MDT, the task
@@ -12,10 +12,10 @@ use nacre_dlm::client::InodeCancel;
 use nacre_types::{Fid, InodeBits};
 use nacre_wire::mdt::RevokeAck;
 
-/// What is to be returned, in the order of the fields.
+/// The pending work of the next round, in the order of the fields.
 #[derive(Default)]
 struct Due {
-    /// What the kernel has to forget.
+    /// Names and inodes that the kernel has to forget.
     stale: Vec<Stale>,
     /// Inodes whose opens are to be reported.
     opens: Vec<Fid>,
@@ -68,7 +68,7 @@ impl Returns {
     pub(crate) fn begin(&self) -> bool {
         !self.due.borrow().is_empty() && !self.is_running.replace(true)
     }
-    /// What is due now. `None`: nothing, and the task ends.
+    /// The work of the next round. `None`: there is none, and the task ends.
     pub(crate) fn take(&self) -> Option<DueReturns> {
         let due = core::mem::take(&mut *self.due.borrow_mut());
         if due.is_empty() {
@@ -79,6 +79,6 @@ impl Returns {
     }
 }
 
-/// What the kernel has to forget, the inodes whose opens have to be reported, whether the MDT was restarted, and what is
-/// returned.
+/// Names and inodes that the kernel has to forget, inodes whose opens have to be reported, whether the MDT was
+/// restarted, and the locks to return.
 pub(crate) type DueReturns = (Vec<Stale>, Vec<Fid>, bool, Vec<RevokeAck>, Vec<InodeCancel>);

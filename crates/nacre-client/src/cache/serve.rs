@@ -37,7 +37,7 @@ impl Mdt {
     pub(crate) fn openable(&self, fid: Fid) -> Option<EntryReply> {
         self.serve(|| self.late_opens().has_room().then(|| self.cache().openable(fid))?)
     }
-    /// The same, not counted: a reply is completed with what is known.
+    /// The same without counting a hit: a reply is completed from the cache.
     pub(crate) fn known_inode(&self, fid: Fid) -> Option<EntryReply> {
         self.locks_usable_until().and_then(|_| self.cache().inode(fid))
     }
@@ -79,7 +79,8 @@ impl Client {
     }
 
     /// How long the kernel may use the attributes of an inode, and the name under which it was found, if the reply with
-    /// them is written now. Notes that the kernel has them: when a lock that they need is revoked, it is told before.
+    /// them is written now. Records that the kernel has them: before a lock that they need is returned after a revoke,
+    /// the kernel is notified.
     pub fn validity(&self, name: Option<(Fid, &[u8])>, fid: Fid) -> Validity {
         let attr = self.mount.mdt_of(fid).map_or(Duration::ZERO, |mdt| {
             let Some(until) = mdt.locks_usable_until() else { return Duration::ZERO };

@@ -18,14 +18,14 @@ use nacre_wire::mdt::{EntryReply, InodeRevoke};
 /// Inodes on which locks are kept, unless the parameter says otherwise.
 const LRU_SIZE: usize = 100_000;
 
-/// What is known of a name.
+/// The known state of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
     Entry(EntryReply),
     NotThere,
 }
 
-/// What an own change that has succeeded has done to its names.
+/// The effect of a successful own change on its names.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum NameEffect {
     /// Nothing.
@@ -40,7 +40,7 @@ pub(crate) enum NameEffect {
     Unknown,
 }
 
-/// What a name led to when a change of it began.
+/// The inode of a name when a change of it began.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NameBefore {
     fid: Option<Fid>,
@@ -406,7 +406,7 @@ impl Tables {
 
     // ---- the ends of locks
 
-    /// A callback ends bits. What the kernel must forget is added to `stale`.
+    /// A callback ends bits. Names and inodes that the kernel must forget are added to `stale`.
     pub(super) fn revoked(&mut self, revoke: &InodeRevoke, stale: &mut Vec<Stale>) {
         let InodeRevoke { fid, bits, wanted, number } = *revoke;
         let ended = self.locks.revoked(self.era, fid, wanted, bits, number);

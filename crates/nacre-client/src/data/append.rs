@@ -1,8 +1,9 @@
 //! Appending: the end of the file is found under locks on all of it, and the bytes are written there.
 //!
-//! An append over several objects must not be seen in parts, nor be executed twice. If locks are lost with an OST's process in the
-//! middle, the next try completes the append at its place if no other client has appended since; otherwise it turns the written
-//! pieces into a hole and writes the whole at the end. Not here: a call that comes in several requests (`long_append`).
+//! An append over several objects must not be seen in parts, nor be executed twice. If locks are lost with an OST's
+//! process in the middle, the next try completes the append at its place if no other client has appended since;
+//! otherwise it turns the written pieces into a hole and writes the whole append at the new end. Not here: a call that
+//! comes in several requests (`long_append`).
 
 use crate::client::Client;
 use crate::data::io::check_end;

@@ -36,7 +36,7 @@ const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Tries of an operation whose locks are lost with their OST's process.
 const TRIES: u32 = 5;
 
-/// What was read from one object.
+/// The bytes read from one object, and its state.
 type FromObject = (Vec<Bytes>, ObjectState);
 
 /// An operation's part of one object, with the lock that covers it.

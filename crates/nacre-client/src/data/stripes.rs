@@ -152,7 +152,7 @@ pub(crate) fn assemble(objects: &[ObjectRange], data: &[Vec<Bytes>], len: u64) -
 }
 
 /// The bytes of an operation's buffer that go into one object, in object order. An operation over several objects is
-/// copied: each object server tells in its own time that its part is stable, and until then a part that is a view of
+/// copied: each object server reports in its own time that its part is stable, and until then a part that is a view of
 /// the operation's buffer would keep the whole of it in memory.
 pub(crate) fn gather(object: &ObjectRange, data: &Bytes) -> Bytes {
     if object.len == data.len() as u64 {

@@ -32,7 +32,7 @@ fn is_scarce(mdt: &Target) -> bool {
 impl Mdt {
     /// Sends a close, alone or in a batch, and waits for its outcome.
     pub(crate) async fn send_or_queue_close(self: &Rc<Self>, close: Close) -> Result<(), Errno> {
-        // What the MDT says of the file meanwhile is not kept: the close may change its size.
+        // Attributes that the MDT returns meanwhile are not kept: the close may change the size of the file.
         let _changing = self.cache().begin(Touches::attrs(close.fid));
         if !is_scarce(self) || !knows_batches(self) {
             return self.send_close(&close).await;

@@ -1,11 +1,11 @@
 //! Opens for reading that were made without a request, under the OPEN bit of a lock.
 //!
-//! Rules: (1) such an open is made and entered here in one visit, while the lock may be used, of an inode that has a name, and
-//! while no own change of the inode is under way. (2) The opens of an inode are reported to the MDT before its OPEN bit is
-//! returned, before an own change that may remove its last name, and before the MDT hears after its restart that no lock of
-//! an earlier start is used. From then on they are opens like all others. (3) One that is closed before that leaves nothing
-//! at the MDT. (4) An eviction opens every handle again by a request. So an inode that is open has an open at the MDT before
-//! anybody can remove it.
+//! Rules: (1) such an open is made and entered here in one visit; the lock may be used at that moment, the inode has a
+//! name, and no own change of the inode is under way. (2) The opens of an inode are reported to the MDT before its OPEN
+//! bit is returned, before an own change that may remove its last name, and, after a restart of the MDT, before this
+//! mount reports that it uses no lock of an earlier start. From then on they are opens like all others. (3) An open
+//! that is closed before it was reported leaves nothing at the MDT. (4) An eviction opens every handle again by a
+//! request. So an inode that is open has an open at the MDT before any client can remove it.
 //!
 //! Not here: the request (`targets/open_reports.rs`). Bounded: with [`LATE_OPENS_MAX`] of them, further opens are requested.
 

@@ -1,8 +1,9 @@
 //! Files in use: open handles, the state that this mount keeps per file, closes.
 //!
-//! `open` has opens and the end of handles, `late_opens` the opens of which the MDT does not know, `table` the open handles, `state` the state per file; `closes` combines
-//! closes into batches, with `close_queue`; `ranges` orders the operations of this mount on one file; `atime` keeps
-//! access times; `eviction` handles evictions, `lost` records the handles whose file locks an eviction released.
+//! `open` has opens and the end of handles, `late_opens` has the opens that the MDT does not know, `table` has the open
+//! handles, `state` the state per file; `closes` combines closes into batches, with `close_queue`; `ranges` orders the
+//! operations of this mount on one file; `atime` keeps access times; `eviction` handles evictions, `lost` records the
+//! handles whose file locks an eviction released.
 
 pub(crate) mod atime;
 pub(crate) mod close_queue;

@@ -20,7 +20,7 @@ pub(crate) enum Share {
 struct Ticket {
     extent: Extent,
     share: Share,
-    /// Made by the first who waits for its end.
+    /// Created by the first operation that waits for its end.
     ended: Option<Rc<WaitList>>,
 }
 
@@ -47,7 +47,8 @@ impl RangeLock {
         guard
     }
 
-    /// The end of the last earlier ticket that conflicts. Who waits in one queue waits for the one before: an end wakes few.
+    /// The end of the last earlier ticket that conflicts. Each waiter waits only for the one before it, so that an end
+    /// wakes few tasks.
     fn blocker(&self, ctx: &Ctx, ticket: u64, extent: Extent, share: Share) -> Option<Rc<WaitList>> {
         let mut queue = self.queue.borrow_mut();
         let mut earlier = queue.range_mut(..ticket).rev().map(|(_, other)| other);

@@ -23,9 +23,9 @@ pub(crate) struct FileState {
     pub(crate) long_append: LongAppend,
     component: RefCell<Option<Rc<Component>>>,
     owner: Cell<Owner>,
-    /// A write by an ordinary user must take set-id bits away first.
+    /// A write by an ordinary user must remove set-id bits first.
     kill_priv: Cell<bool>,
-    /// One by somebody who is not in the group must take the set-group-id bit away.
+    /// A write by a user who is not in the group must remove the set-group-id bit.
     set_gid: Cell<bool>,
     /// Handles open for writing.
     writers: Cell<u32>,

@@ -32,7 +32,7 @@ impl Drop for FileRef {
     }
 }
 
-/// What the MDT knows of an open handle.
+/// The MDT's record of an open handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AtMdt {
     /// It has the open.

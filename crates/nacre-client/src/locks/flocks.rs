@@ -43,7 +43,8 @@ impl Client {
                 Some(Some(outcome)) => return Ok(outcome),
                 None => match mdt.call(&FlockCancel { fid, cookie }).await?.outcome {
                     FlockOutcome::Granted => return Ok(FlockOutcome::Granted),
-                    // An MDT that was restarted does not know who was first. The lock itself, if it was granted, it knows.
+                    // A restarted MDT does not know whether the grant or the cancel was first. If the lock was granted,
+                    // it knows the lock.
                     _ if pending.is_forgotten() => {}
                     _ => return Err(Errno::EINTR),
                 },

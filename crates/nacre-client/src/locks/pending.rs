@@ -1,8 +1,8 @@
 //! Lock requests that wait for a callback of a target.
 //!
 //! Invariants: (1) a cookie is known here before its request leaves, so a callback that overtakes the reply finds it;
-//! (2) a request is repeated only for a reason: a callback is resent until it is acknowledged, and a target that has lost its
-//! waiting requests is recognised (another instance, an eviction).
+//! (2) a request is never repeated on a timer: a callback is resent until it is acknowledged, so a request is repeated
+//! only if its target may have lost it (another instance of the target, an eviction).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

@@ -96,7 +96,7 @@ impl Client {
         Ok(entry)
     }
 
-    /// What a reply says, or what the cache knows by now: a later reply may have been processed before this one.
+    /// The attributes of a reply, or newer ones from the cache: a later reply may have been processed before this one.
     pub(crate) fn settled(&self, reply: EntryReply) -> EntryReply {
         let fid = reply.attr.fid;
         self.mount.mdt_of(fid).and_then(|mdt| mdt.known_inode(fid)).unwrap_or(reply)
@@ -172,7 +172,7 @@ impl Client {
                 resolved[nth] = Some(entry?);
             }
         }
-        // What the cache knows by now is later than a reply from before the OSTs were asked.
+        // The present state of the cache is later than a reply from before the OSTs were asked.
         for (entry, reply) in resolved.iter_mut().zip(replies) {
             if let Some(reply) = reply {
                 let later = self.settled(reply);
@@ -220,7 +220,7 @@ impl Client {
         file.long_append.end();
         let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
         let mtime = self.now();
-        // What else is set is not set again: others may have set it since.
+        // Other attributes are not set again: another client may have changed them since.
         let only_size = SetAttr { size: set.size, ..SetAttr::default() };
         let again = Setattr { fid, set: only_size, caller: caller.clone(), time: mtime };
         let mdt = self.mdt_of(fid).await?;
@@ -259,7 +259,8 @@ impl Client {
         Ok(ResolvedInode::with(&reply, stripes::resolve(&component, &states)))
     }
 
-    /// The MDT waits for a report, or has evicted this mount and asked too early; the truth is what the objects say now.
+    /// Reports the present sizes of the objects: the MDT waits for a report, or has evicted this mount and asked the
+    /// OSTs too early.
     async fn report_truth(&self, file: &FileState, component: &Component, again: &Setattr) {
         let all: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
         all.iter().for_each(|&stripe| file.note_uncertain(stripe));

@@ -76,7 +76,7 @@ impl MetadataChange<'_> {
     }
 }
 
-/// What a change gave: the inode that was made, linked or changed. Its size is as the MDT knows it.
+/// The result of a change: the inode that was created, linked or changed. Its size is the one that the MDT knows.
 pub type Changed = Result<Option<ResolvedInode>, Errno>;
 
 pub(crate) fn knows_batches(mdt: &Target) -> bool {

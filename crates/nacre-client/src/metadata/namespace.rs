@@ -339,7 +339,7 @@ async fn report_before_end(mdt: &Rc<Mdt>, parent: Fid, name: &[u8]) -> (Fid, Opt
     (fid, Some(ending))
 }
 
-/// What a create has done: its name leads to the inode of the reply.
+/// The effect of a create: its name leads to the inode of the reply.
 pub(crate) fn created(reply: &CreateReply) -> (NameEffect, Option<&EntryReply>, bool) {
     (NameEffect::Leads(Some(reply.entry.attr.fid)), Some(&reply.entry), reply.created)
 }

@@ -122,8 +122,8 @@ impl Mdt {
     ) -> Result<EntryReply, Errno> {
         self.change(touches, request, |entry| (NameEffect::None, Some(entry), false)).await
     }
-    /// Sends a change. `effect` says of its reply what it has done to the names, which inode the reply describes, and whether
-    /// this inode is a new one.
+    /// Sends a change. `effect` takes the reply and returns the effect of the change on names, the inode that the reply
+    /// describes, and whether this inode is new.
     pub(crate) async fn change<'a, R: Rpc + Codec<'a>>(
         self: &Rc<Self>,
         touches: Touches,

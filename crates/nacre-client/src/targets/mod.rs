@@ -1,10 +1,9 @@
 //! The targets of the mounted file system: how they are found, and the requests to each.
 //!
 //! `mount` has the known targets, keeps their list up to date and waits for them; `target` is one target with its
-//! import and counters; `mdt` is an MDT with the state of the mount that belongs to it;
-//! `lock_returns` gives locks of inodes back to it, `open_reports` tells it of opens; `imports` prints the state of an
-//! import for administrators. A request about a file or directory goes to the MDT that `Client::mdt_of` returns for its
-//! FID.
+//! import and counters; `mdt` is an MDT with the state of the mount that belongs to it. `lock_returns` returns locks of
+//! inodes to an MDT, and `open_reports` reports opens to it. `imports` prints the state of an import for
+//! administrators. A request about a file or directory goes to the MDT that `Client::mdt_of` returns for its FID.
 
 pub(crate) mod imports;
 mod lock_returns;

@@ -104,7 +104,7 @@ impl Target {
         self.slots_since.set(Some(self.slots_since()));
         self.requests.clear();
     }
-    /// What is under way to it, for people; `None` when nothing is.
+    /// The requests under way to the target, for people; `None` if there are none.
     pub(crate) fn requests_left(&self) -> Option<String> {
         let (sent, waiting, slots) =
             self.peer.with_import(|i| (i.in_flight(), i.waiting(), i.slots().in_flight()));

@@ -2,19 +2,20 @@
 //!
 //! A client has one lock per inode, with a mode for each bit. How a read and a change use the table:
 //!
-//! - A read claims bits before it reads the rows ([`InodeLocks::claim`]) and asks afterwards what stands
-//!   ([`InodeLocks::stands`]); its reply grants that. A claim never waits: bits that are not free are left out.
+//! - A read claims bits before it reads the rows ([`InodeLocks::claim`]) and asks afterwards which of the claimed bits
+//!   it may still have ([`InodeLocks::stands`]); its reply grants those. A claim never waits: bits that are not free
+//!   are left out.
 //! - A change asks in its own visit whether it conflicts with locks of others ([`InodeLocks::conflicts`]). If so it takes a
 //!   ticket ([`InodeLocks::enter`], [`InodeLocks::set_wants`]), which revokes these locks, waits for
 //!   [`InodeLockEffect::Ready`], and begins again. It leaves ([`InodeLocks::leave`]) when it has been applied or has failed.
 //!
-//! Invariants: (1) two holders never have the same bit in conflicting modes; (2) no bit is granted for which a change waits,
-//! which is being revoked from its claimant, or which is paused after a revoke, so a waiting change waits for fewer locks
-//! with each acknowledgement; (3) a bit has at most one unacknowledged callback to its holder; (4) a ticket that becomes
-//! ready says so once, in the order of the tickets of an inode; (5) what a client may believe to hold is held here, because
-//! claims, losses, grants and callbacks carry numbers of one sequence: a claim from before a loss does not stand for the
-//! lost bits, the client discards grants with a smaller number than a callback on the same bits, and a cancel with a
-//! smaller number than the latest grant is ignored.
+//! Invariants: (1) two holders never have the same bit in conflicting modes; (2) no bit is granted for which a change
+//! waits, which is being revoked from its claimant, or which is paused after a revoke, so a waiting change waits for
+//! fewer locks with each acknowledgement; (3) a bit has at most one unacknowledged callback to its holder; (4) a ticket
+//! that becomes ready says so once, in the order of the tickets of an inode; (5) every bit that a client may believe to
+//! hold is held here, because claims, losses, grants and callbacks carry numbers of one sequence: a claim from before a
+//! loss does not stand for the lost bits, the client discards grants with a smaller number than a callback on the same
+//! bits, and a cancel with a smaller number than the latest grant is ignored.
 //!
 //! Not here: modes and bits (`policy/inodebits.rs`), messages and deadlines of callbacks (`nacre-target`), rows.
 
@@ -57,7 +58,7 @@ impl InodeClaim {
     }
 }
 
-/// What a reply grants. The client merges it with what it has.
+/// The bits that a reply grants. The client merges them with those that it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InodeGrant {
     /// The granted bits.
@@ -68,7 +69,7 @@ pub struct InodeGrant {
     pub number: u64,
 }
 
-/// A callback that is due: the client is to give up bits.
+/// A callback to send: the client has to return bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InodeRevoke {
     /// The client.
@@ -266,7 +267,8 @@ impl InodeLocks {
         InodeClaim { bits: claim.bits - bits, ..claim }
     }
 
-    /// What the reply to a claim grants, after the rows have been read. Nothing may be waited for after this.
+    /// The bits that the reply to a claim grants, after the rows have been read. The caller must not wait for anything
+    /// afterwards.
     pub fn stands(&mut self, claim: InodeClaim) -> Option<InodeGrant> {
         if self.holders.get(&claim.holder).is_none_or(|state| state.ending) {
             return None;
@@ -595,7 +597,7 @@ impl InodeLocks {
 
     /// A holder has lost bits of an inode: finds the tickets that have become ready.
     fn wake(&mut self, fid: Fid, lost: InodeBits) {
-        // While two holders have a bit, it is in the way of everybody who wants to change it. A bit in EX has one holder.
+        // While two holders have a bit, it conflicts with every change of its part. A bit in EX has one holder.
         let two_holders = match self.crowds.get(&fid) {
             Some(crowd) => crowd.held.above(1),
             None => {

@@ -1,4 +1,4 @@
-//! A directory in which all workers of all mounts meet: who makes a file first, and who writes where at the end of one.
+//! A directory in which all workers of all mounts compete: to create a file first, and to append to one file.
 //!
 //! A request that is executed twice is seen here: a second O_EXCL create of a file fails although no worker has won it; an
 //! append that is repeated is in the file twice.

@@ -1,4 +1,4 @@
-//! A program with a directory of its own, which knows what there must be: mdtest-like changes, each checked.
+//! A program with a directory of its own, whose content it knows: mdtest-like changes, each checked.
 //!
 //! An error of a call is a violation, unless the mount itself was killed or evicted while the call ran. Then the
 //! call has happened or not, as a whole; a write may have come in part. Everything that was acknowledged before stays.

@@ -38,7 +38,7 @@ const NEW_READERS: Duration = Duration::from_millis(700);
 const CHANGE_EVERY: Duration = Duration::from_millis(4);
 /// Readers that still wait so long after the fault hang.
 const HANG: Duration = Duration::from_secs(60);
-/// What a change of a register waits at most for a mount that is away: two leases, and as much again as a margin.
+/// The longest wait of a change of a register for a mount that is away: two leases, and as much again as a margin.
 const WAIT_MAX: Duration = Duration::from_secs(40);
 
 struct Register {

@@ -1,5 +1,5 @@
-//! Random changes and checks by several workers on two mounts of one file system: nothing tells two mounts from two
-//! programs on one kernel.
+//! Random changes and checks by several workers on two mounts of one file system: two mounts must not be
+//! distinguishable from two programs on one kernel.
 //!
 //! The names are divided into rooms, several of which lie in the same directories. One worker at a time holds a room; the
 //! order is that of a lock in this process, which no kernel cache knows. So each change has only one outcome that it may

@@ -1,4 +1,4 @@
-//! A call that does not return: everything that shows why, and an end of the run all the same.
+//! Reports a call that does not return, with everything that shows the cause, and ends the run all the same.
 
 use super::{Shared, lock};
 use crate::system::System;
@@ -65,7 +65,7 @@ impl<'a> Watchdog<'a> {
         out.push_str(&self.parameters());
         out
     }
-    /// What mounts and targets say of themselves, if they reply.
+    /// Parameters that show the state of mounts and targets, if they reply.
     fn parameters(&self) -> String {
         let patterns =
             ["llite.*.kernel_cache", "ldlm.namespaces.*", "mdt.*.inode_locks", "*.*.import", "*.*.state"];

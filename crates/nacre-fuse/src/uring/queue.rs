@@ -12,8 +12,8 @@
 //! or read; without one nothing is held that waits for another request. Near the bound waiting locks are refused with
 //! ENOLCK, so that the request that ends a wait always finds a slot.
 //!
-//! **Signals.** The kernel sends no INTERRUPT for a signal that came before the request had reached us. So a lock
-//! that begins to wait is looked at once: if a signal is pending for its caller then, it is interrupted here.
+//! **Signals.** The kernel sends no INTERRUPT for a signal that came before the request had reached us. So when a lock
+//! begins to wait, its caller is examined once: if a signal is pending then, the lock request is interrupted here.
 
 use super::hub::{Hub, Post, Ticket};
 use super::ring::{Completion, Ring, WAKE};

@@ -138,7 +138,8 @@ impl Slots {
 impl Drop for Slots {
     fn drop(&mut self) {
         if self.slots.iter().any(|s| s.owner == Owner::Kernel) {
-            // The kernel cancels the commands of a closed ring later, on its own. What it reads and writes stays.
+            // The kernel cancels the commands of a closed ring later, on its own. The memory that it reads and writes
+            // must stay.
             std::mem::forget(std::mem::take(&mut self.slots));
             return;
         }

@@ -36,7 +36,7 @@ const FRAMES_MAX: usize = 8;
 pub(crate) const SLOT_TIMEOUT: Duration = Duration::from_millis(5);
 /// The place of a parked change is kept for this time, unless its client asks for it.
 const PARKED_TIMEOUT: Duration = Duration::from_secs(10);
-/// The place of a parked change is kept for this time after its client was told that it is ready.
+/// The place of a parked change is kept for this time after its client was notified that it is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Locks of a client that is gone that are removed in one visit.
 const DROPPED_AT_A_TIME: usize = 1024;
@@ -115,7 +115,7 @@ impl InodeLockTable {
         self.carry_out(core);
         claim
     }
-    /// What the reply to the read grants. Nothing may be waited for after this.
+    /// The bits that the reply to the read grants. The caller must not wait for anything afterwards.
     pub(crate) fn grant(&self, claim: InodeClaim) -> Option<InodeGrant> {
         let fid = claim.fid();
         let grant = self.locks.borrow_mut().stands(claim)?;
@@ -130,7 +130,7 @@ impl InodeLockTable {
 
     // ---- changes
 
-    /// What a transaction has to know of locks.
+    /// The view of the locks that a transaction needs.
     pub(crate) fn holders(&self, own: Option<ExportId>, tells_sender: bool, former: bool) -> Holders<'_> {
         Holders { locks: &self.locks, own, tells_sender, former }
     }
@@ -189,8 +189,8 @@ impl InodeLockTable {
         let next = self.parked.borrow().values().filter_map(|parked| parked.until).min();
         self.overdue_at.set(next.unwrap_or(Instant(u64::MAX)));
     }
-    /// A change of a client has been applied: the places of its parked changes that are ready are given up. It was one of
-    /// them as a rule, and nobody is granted their bits as long as they are kept.
+    /// A change of a client has been applied: the places of its parked changes that are ready are released. The change
+    /// was probably one of them, and no client is granted their bits while a place is kept.
     pub(crate) fn change_applied(&self, export: ExportId) {
         let is_ready = |parked: &Parked| self.locks.borrow().is_ready(parked.ticket);
         self.unpark(&self.parked_where(changes_of(export), is_ready));

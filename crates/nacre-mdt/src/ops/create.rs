@@ -1,7 +1,8 @@
 //! Create: makes an inode of any type, and opens it in the same transaction.
 //!
-//! Rules: the FID belongs to a sequence that was granted to this client, and is unused; a set-gid directory hands down its
-//! group; a default ACL replaces the umask; a name that exists, where exclusive creation was not asked for, is opened.
+//! Rules: the FID belongs to a sequence that was granted to this client, and is unused; a set-gid directory hands down
+//! its group; a default ACL replaces the umask; if the name exists and exclusive creation was not requested, its inode
+//! is opened.
 
 use crate::ops::opening::open_inode;
 use crate::ops::{Applied, Context, Operation, Recorded, WriteBound};
@@ -107,7 +108,8 @@ fn applied(entry: EntryReply, created: bool) -> Applied {
     Applied { body: CreateReply { entry, created }.to_vec(), record }
 }
 
-/// The description of an inode that was made and has been removed since. What its directory handed down is not known.
+/// The description of an inode that was created and has been removed since. The attributes that it inherited from its
+/// directory are not known.
 fn removed(args: &Create<'_>, fid: Fid) -> EntryReply {
     let permissions = args.mode & mode::PERM & !(args.caller.umask & 0o777);
     let mut inode = Inode::blank(fid, args.mode & mode::FMT | permissions, args.time);

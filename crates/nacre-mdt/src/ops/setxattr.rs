@@ -1,7 +1,7 @@
 //! Setxattr: sets an extended attribute.
 //!
-//! Rules: the kernel checks permissions, this file the state of the inode. An access ACL sets the mode; one that says no
-//! more than the mode is not stored.
+//! Rules: the kernel checks permissions, this file the state of the inode. An access ACL sets the mode; an ACL that is
+//! equivalent to the mode is not stored.
 
 use crate::ops::{Applied, Context, Operation, Recorded, WriteBound};
 use crate::rows::acl::{self, Acl};

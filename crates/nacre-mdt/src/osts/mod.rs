@@ -588,8 +588,9 @@ impl Osts {
     }
 }
 
-/// When to ask an OST for its space again: it has `avail` bytes now and had the others that long ago. Half of what it has
-/// may be gone until then, no more, if it goes on as it did.
+/// The time until an OST is asked for its space again. It has `avail` bytes now; `pace` is the time since an earlier
+/// reply and the bytes that it had then. At the same pace at most half of the present space is used until the next
+/// question.
 fn until_next_question(pace: Option<(Duration, u64)>, avail: u64) -> Duration {
     let Some((since, had)) = pace else { return STATFS_EVERY };
     let used = had.saturating_sub(avail);

@@ -96,7 +96,7 @@ impl Mdt {
         if self.core().osd.scan(DESTROY, &from, &to, 1).await?.is_empty() {
             return Ok(false);
         }
-        // For a round that waits already; later ones see that somebody waits.
+        // This commit is for a round of destroys that waits already; later rounds see the counter of waiting callers.
         self.core().osd.request_commit();
         let _hurrying = Hurrying::new(ost);
         while ost.destroyed_to.get() < asked && ost.owes_destroys() && self.core().ctx.now() < until {

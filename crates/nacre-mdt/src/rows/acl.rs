@@ -1,7 +1,7 @@
 //! POSIX access control lists: the kernel's xattr format, mode ↔ ACL, inheritance, the access check.
 //!
-//! Invariants: an [`Acl`] that exists has passed [`Acl::parse`]: one owner, one group and one other entry, a mask
-//! when there are named entries, entries in the kernel's order. An ACL that says no more than the mode is never stored.
+//! Invariants: an [`Acl`] that exists has passed [`Acl::parse`]: one owner, one group and one other entry, a mask when
+//! there are named entries, entries in the kernel's order. An ACL that is equivalent to the mode is never stored.
 //! Specification: acl(5), `linux/posix_acl_xattr.h` (version 2).
 
 use alloc::vec::Vec;

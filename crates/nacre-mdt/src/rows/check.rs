@@ -5,8 +5,9 @@
 //! engine checks those).
 //!
 //! The check covers: every entry has an inode of its type and lies where its name's hash says; names and parent links
-//! are the same set; link and entry counts; every directory hangs below the root; orphans are open and nameless; layouts
-//! are sane; large attributes have their rows; FIDs come from granted sequences, and those from the range of this MDT; nothing is destroyed that lives.
+//! are the same set; link and entry counts; every directory hangs below the root; orphans are open and nameless;
+//! layouts are sane; large attributes have their rows; FIDs come from granted sequences, which lie in the range of this
+//! MDT; nothing is destroyed that lives.
 
 use crate::rows::row::{EntryRow, FlocksRow, Inode, KnownOst, OpenRow, Row, Stripes, Unsettled};
 use crate::rows::table::{

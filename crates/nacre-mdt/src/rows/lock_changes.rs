@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use nacre_types::{Fid, InodeBits};
 use nacre_wire::mdt::EntryReply;
 
-/// Who has locks, as far as a transaction has to know.
+/// The holders of locks, as far as a transaction has to know them.
 pub(crate) trait LockHolders {
     /// Whether clients other than the sender have, or may have, a lock of the inode.
     fn others(&self, fid: Fid) -> bool;
@@ -18,7 +18,7 @@ pub(crate) trait LockHolders {
     fn sender_opens(&self, fid: Fid) -> bool;
 }
 
-/// What a transaction means for locks.
+/// The effect of a transaction on locks.
 #[derive(Debug, Default)]
 pub(crate) struct LockChanges {
     broken: Vec<(Fid, InodeBits)>,

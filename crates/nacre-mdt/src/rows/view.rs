@@ -1,9 +1,9 @@
 //! The rows of one transaction as the operations see them, and the way back to fetch the rows that are missing.
 //!
-//! An operation is a synchronous function over a [`View`]. If it reads a row that is not in memory, the row is added to the
-//! [`ReadSet`] and the attempt ends with [`Abort::MissingRows`]: nothing was changed, the service fetches the set and runs
-//! the operation again. So an operation checks everything inside its transaction, and its caller need not know
-//! beforehand which rows it will read. (Cached client locks will be taken for the keys of the attempt that succeeds.)
+//! An operation is a synchronous function over a [`View`]. If it reads a row that is not in memory, the row is added to
+//! the [`ReadSet`] and the attempt ends with [`Abort::MissingRows`]: nothing was changed, the service fetches the set
+//! and runs the operation again. So an operation checks everything inside its transaction, and its caller need not know
+//! beforehand which rows it will read.
 //!
 //! Invariants: an operation that returns an error has left nothing behind; the number of attempts is bounded.
 

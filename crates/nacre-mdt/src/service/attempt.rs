@@ -273,7 +273,7 @@ impl Mdt {
                 state.waiting = Some(waiting);
             }
             RetryReason::Reports => {
-                // A ticket of nobody: the lock of the sender is in its way, too.
+                // The ticket belongs to no client, so that it conflicts with the lock of the sender, too.
                 let waiting = self.inode_locks().enter(None)?;
                 let opens: Vec<_> =
                     output.locks.unreported().iter().map(|fid| (*fid, InodeBits::OPEN)).collect();

@@ -59,8 +59,8 @@ impl Mdt {
                 // A lock that was refused then is not granted now: its caller has gone on without it.
                 (Some(_), Some(FlockOutcome::Conflict)) => Ok(Outcome::Conflict),
                 (Some(_), Some(FlockOutcome::Deadlock)) => Ok(Outcome::Deadlock),
-                // A client that waited asks again after the recovery. Until then nobody waits: locks go to their former
-                // owners.
+                // A client that waited sends its request again after the recovery. During the recovery no request
+                // waits: locks are granted to their former owners.
                 (Some(_), Some(FlockOutcome::Waiting)) => {
                     if owner.family == Family::Flock {
                         space.unlock(args.fid, owner, 0, u64::MAX); // released before it waited

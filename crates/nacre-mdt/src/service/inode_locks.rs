@@ -89,7 +89,7 @@ impl Mdt {
             }
         }
     }
-    /// What stands of the claims. Nothing may be waited for after this.
+    /// The bits that the claims still give. The caller must not wait for anything afterwards.
     pub(crate) fn grants(&self, claims: Claims) -> (Transno, Vec<InodeGrant>) {
         let granted = claims.claims.into_iter().filter_map(|claim| self.inode_locks().grant(claim));
         (claims.seen, granted.collect())
@@ -102,7 +102,7 @@ impl Mdt {
 
     // ---- changes
 
-    /// What an attempt of a change has to know of locks.
+    /// The view of the locks that an attempt of a change needs.
     pub(crate) fn lock_holders(&self, request: Option<&Request>) -> Holders<'_> {
         let tells_sender = request.is_some_and(|request| self.takes_locks(request));
         let former = self.core().former_locks_deadline().is_some();

@@ -1,4 +1,4 @@
-//! Replies of requests that were executed before, from their records and the rows of today.
+//! Replies of requests that were executed before, from their records and the present rows.
 
 use crate::mdt::Mdt;
 use crate::ops::{AnyOperation, Recorded};

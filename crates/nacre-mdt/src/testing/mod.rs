@@ -1,4 +1,4 @@
-//! What the tests of several files share: a metadata target of rows in a map, without engine and network.
+//! Shared by the tests of several files: a metadata target with its rows in a map, without engine and network.
 
 mod model_tests;
 mod op_tests;

@@ -1,4 +1,4 @@
-//! Credits: what a transaction may write at most. They are reserved before it begins (`engine/reserve.rs`).
+//! Credits: the most that a transaction may write. They are reserved before it begins (`engine/reserve.rs`).
 
 /// Upper bound of what a transaction may write, reserved before it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -19,7 +19,7 @@ const COPY_ALIGN: usize = 4096;
 const GAP_BYTES: usize = 512;
 
 codec_struct! {
-    /// What a store says of itself: written by mkfs, never changed except for `mgs_nodes`.
+    /// The description of a store: written by mkfs, never changed except for `mgs_nodes`.
     pub struct Label {
         pub uuid: ClientUuid,
         /// `MGS`, `demo-OST0001`.
@@ -78,7 +78,7 @@ impl Super {
             incarnations: Vec::new(),
         }
     }
-    /// What the target says of itself.
+    /// The identity that the target presents.
     pub(crate) fn identity(&self) -> Identity {
         Identity { uuid: self.label.uuid, incarnations: self.incarnations.clone() }
     }

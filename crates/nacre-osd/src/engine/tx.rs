@@ -98,8 +98,9 @@ impl<'a> Tx<'a> {
     }
     /// Writes a row.
     pub fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
-        // What was encoded has grown beyond its length. Cut down in place it would leave a piece too small for the next
-        // row behind each row; a copy of the right size gives the large buffer back at once, still warm.
+        // The buffer of an encoded value has grown beyond its length. Shrinking it in place would leave behind each row
+        // a piece of memory that is too small for the next one; a copy of the right size frees the large buffer at
+        // once, while it is in the CPU cache.
         let value = match value.capacity() == value.len() {
             true => Bytes::from(value),
             false => Bytes::copy_from_slice(&value),
@@ -129,8 +130,8 @@ impl<'a> Tx<'a> {
     pub fn account(&mut self, owner: Owner, bytes: i64, objects: i64) {
         self.state.charge(owner, bytes, objects);
     }
-    /// What of its `Credits` this transaction has used so far: rows, and their bytes in the log. (The rows of accounts
-    /// come at its end and are not the caller's to reserve.)
+    /// The part of its `Credits` that this transaction has used so far: rows, and their bytes in the log. (The rows of
+    /// accounts come at its end and are not the caller's to reserve.)
     pub fn written(&self) -> (u32, u32) {
         let (rows, bytes) = self.state.log.written();
         (rows, u32::try_from(bytes).unwrap_or(u32::MAX))

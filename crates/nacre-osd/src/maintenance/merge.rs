@@ -1,14 +1,15 @@
 //! The choice of the runs to merge, and the task that merges them.
 //!
-//! Runs form tiers by weight: a run is merged only with newer ones that together weigh at least as much. So each time a
-//! row is rewritten, the run that contains it has at least doubled (except in a row's first merge, which takes all small
-//! runs). Therefore merges write each byte O(log n) times, and where no merge is due the weights at least double from
-//! run to run: there are at most [`FAN_IN`] + log2(oldest : newest) runs. A deleted row weighs as much as the row that
-//! it is likely to hide, so that deletions reach the oldest run before they are as many as its rows.
+//! Runs form tiers by weight: a run is merged only with newer runs that together weigh at least as much. So each time a
+//! row is rewritten, the run that contains it is at least twice as heavy as before (except in the row's first merge,
+//! which takes all small runs). Therefore merges write each byte O(log n) times, and where no merge is due the weights
+//! at least double from run to run: there are at most [`FAN_IN`] + log2(oldest : newest) runs. A deleted row weighs as
+//! much as the row that it is likely to hide, so that deletions are merged into the oldest run before there are as many
+//! of them as rows in it.
 //!
 //! Only neighbours are merged, because the newer of two runs wins. Deleted rows and range tombstones are dropped when
-//! the oldest run is part of the merge, and kept otherwise. A run with a damaged block is never merged, nor are runs on
-//! both sides of it: no row may be dropped silently.
+//! the oldest run is part of the merge, and kept otherwise. A run with a damaged block is never merged, and runs on
+//! both sides of it are not merged with each other: no row may be dropped silently.
 
 use crate::engine::osd::Osd;
 use crate::error::OsdError;
@@ -27,12 +28,12 @@ use nacre_types::Codec;
 
 /// Fewer runs than this are left alone.
 const FAN_IN: usize = 4;
-/// What a deleted row weighs: about a row of the metadata target.
+/// The weight of a deleted row: about that of a row of the metadata target.
 const DELETED_BYTES: u64 = 256;
 /// On a full device everything is merged as soon as one row in so many says "deleted".
 const DELETED_SHARE: u64 = 8;
 
-/// What is known of a run before it is merged.
+/// The properties of a run that decide about its merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Tier {
     bytes: u64,

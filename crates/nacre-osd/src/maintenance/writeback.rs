@@ -152,8 +152,8 @@ impl Objects {
         self.tasks().made_progress();
     }
 
-    /// What may be recorded as stable now, if that is more than before, and the record before is durable. It stays below
-    /// the overwrites that are under way.
+    /// The transno that may be recorded as stable now, if it is higher than before and the previous record is durable.
+    /// It stays below the overwrites that are under way.
     fn next_stable(&self) -> Option<Transno> {
         if self.osd().stable().pending(self.osd().last_committed()).is_some() {
             return None;

@@ -6,7 +6,7 @@ use alloc::collections::BTreeSet;
 use core::cell::{Cell, RefCell};
 use nacre_types::ObjectId;
 
-/// What of the cache is trusted.
+/// The part of the kernel's cache that is trusted.
 #[derive(Default)]
 pub(crate) struct CacheTrust {
     /// Work that must end before the cache is trusted again: the sync of former bytes, and the recovery.

@@ -130,7 +130,7 @@ pub fn write_checksummed<E: From<StoreError>>(
         keep(args.keep_head, args.offset - head as u64, 0, head, &mut kept_head)?;
     }
     if tail > 0 {
-        // What lies beyond the size is not data.
+        // Bytes beyond the size are not data.
         let data = args.size.saturating_sub(end).min(tail as u64) as usize;
         let from = BLOCK - tail;
         keep(args.keep_tail, end - from as u64, from, from + data, &mut kept_tail)?;

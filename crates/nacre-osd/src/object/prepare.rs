@@ -351,8 +351,9 @@ impl Objects {
     async fn is_written(&self, object: ObjectId, block: u64) -> Result<bool, OsdError> {
         Ok(self.block_row(object, block / BLOCKS_PER_REGION).await?.is_written(block))
     }
-    /// What a write of `offset..end` keeps of its first and last block. `None`: truncated bytes that are still in the blob
-    /// must go first, because zeros beside the bytes must not cover them: after a loss no client replays those zeros.
+    /// The bytes that a write of `offset..end` keeps of its first and last block. `None`: truncated bytes that are
+    /// still in the blob must be removed first, because zeros beside the bytes must not cover them: after a loss no
+    /// client replays those zeros.
     async fn kept_beside(
         &self,
         object: ObjectId,
@@ -371,7 +372,7 @@ impl Objects {
         }
         Ok(Some((keep_head, keep_tail)))
     }
-    /// What a change of a part of this block must keep of its other bytes.
+    /// The other bytes of this block that a change of a part of it must keep.
     async fn kept(&self, object: ObjectId, block: Option<u64>, size: u64) -> Result<Keep, OsdError> {
         let Some(block) = block else { return Ok(Keep::Nothing) };
         let row = self.block_row(object, block / BLOCKS_PER_REGION).await?;

@@ -21,7 +21,7 @@ const _: () = assert!(BLOCKS_PER_REGION == 64, "a mask has 64 bits");
 pub(crate) const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES / 512;
 
 codec_struct! {
-    /// What is known of an object. All zero for one that does not exist.
+    /// The state of an object. All zero for an object that does not exist.
     #[derive(Copy, Default)]
     pub struct ObjectRow {
         pub size: u64,

@@ -1,7 +1,7 @@
-//! Verification of what is read: the bytes of written blocks must have the checksums of their rows.
+//! Verification of reads: the bytes of written blocks must have the checksums of their rows.
 //!
-//! A mismatch is read once more, from the device. What does not match then is damage: the read fails, and only reads and
-//! changes that need a block which is damaged do. Overwriting it as a whole, or truncating it, repairs it.
+//! A mismatch is read once more, from the device. If it does not match then, the block is damaged: reads and changes
+//! that need this block fail, all others succeed. Overwriting the block as a whole, or truncating it, repairs it.
 //!
 //! Not verified: regions whose bytes may have changed with the loss of a process or machine (`object/overwrite.rs`), until
 //! `object/rechecksum.rs` has looked at them.

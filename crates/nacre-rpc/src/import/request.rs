@@ -74,7 +74,7 @@ pub enum CallError {
     Mismatch,
 }
 
-/// What the driver must do.
+/// The actions that the driver must carry out.
 #[derive(Debug)]
 pub enum ImportEffect<T> {
     /// Connect to this address; `handle_opened` or `handle_closed` follows with the epoch.

@@ -1,10 +1,9 @@
 //! Deadlines for the return of revoked locks.
 //!
-//! Rules: the deadline is one lease after the revocation. The lease of a client that misses it is no longer renewed, so
-//! that the client is evicted when it has run out, whether it has acknowledged the callback or not. Work under the lock
-//! extends the deadline (a request that names the lock), and so does a new connection, but never beyond
-//! [`EXTENSION_LEASES_MAX`] leases.
-//! While a client is not connected, only its lease counts.
+//! Rules: the deadline is one lease after the revocation. If a client misses the deadline, its lease is no longer
+//! renewed, so that the client is evicted when the lease has run out, whether or not it has acknowledged the callback.
+//! The deadline is extended by work under the lock (a request that names the lock) and by a new connection, but never
+//! beyond [`EXTENSION_LEASES_MAX`] leases. While a client is not connected, only its lease counts.
 //! Not here: callbacks that are not acknowledged at all (`lease.rs`).
 
 use crate::clients::rows::ExportId;

@@ -26,7 +26,7 @@ pub enum Kind {
         least: u64,
         /// The largest value.
         most: u64,
-        /// What is counted.
+        /// The unit of the number.
         unit: &'static str,
     },
     /// One of some words.
@@ -171,7 +171,7 @@ impl Row {
     }
 }
 
-/// What owners read from a row.
+/// The part of a row that its owner reads.
 impl Row {
     /// The default of a number, for constants.
     ///
@@ -218,7 +218,7 @@ impl Row {
     }
 }
 
-/// What people read about a row.
+/// The description of a row for people.
 impl Row {
     /// The values it accepts, or the unit of a shown number: `1 to 512 requests`. Empty for a text that is only shown.
     pub fn values(&self) -> String {

@@ -1,8 +1,9 @@
 //! `nacre mount -o remount,...`: other options for a mount that exists.
 //!
-//! Two places know them: the kernel, which refuses changes of a read-only mount and shows the table of mounts, and the
-//! mount's process, which changes access times and refuses changes that reach it past the kernel. A mount becomes read-only
-//! in the kernel first, and writable there last, so that the process never refuses what the kernel allows.
+//! Two places know the options: the kernel, which refuses changes of a read-only mount and shows the table of mounts,
+//! and the mount's process, which changes access times and refuses changes that reach it past the kernel. A mount
+//! becomes read-only in the kernel first, and writable there last, so that the process never refuses what the kernel
+//! allows.
 
 use crate::cmd::lctl;
 use crate::output;
@@ -12,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use nacre_fuse::MountError;
 use std::path::Path;
 
-/// What a mount's session was begun with.
+/// The options with which the session of a mount began.
 const FIXED: &[&str] = &["intr", "nointr", "uring", "nouring"];
 
 /// Gives the mount on `dir` the options that it has, changed by `words`.

@@ -5,7 +5,7 @@ use nacre_net::Address;
 use nacre_types::FsName;
 use std::path::{Path, PathBuf};
 
-/// An address that other processes are told: absolute, and not of this process only.
+/// An address to give to other processes: absolute, and reachable from outside this process.
 pub(crate) fn shared_address(text: &str) -> Result<String> {
     let address = text.parse::<Address>()?.absolute()?;
     ensure!(

@@ -6,9 +6,9 @@
 //! `_samples_total` and `_seconds_total` (or `_bytes_total`) with the label `op`; `rpc_stats` is a histogram. Texts are
 //! left out, except states: `_state{state="FULL"} 1`.
 //!
-//! A thread for each request, bounded in number, size and time, so that idle connections do not hold up
-//! the collector. There is no authentication: bind it to an address that only the collector can reach. Only the first half
-//! of a client's UUID is shown: the whole UUID is for the administrator of the machine.
+//! Each request has a thread of its own; requests are bounded in number, size and time, so that idle connections do not
+//! hold up the collector. There is no authentication: bind it to an address that only the collector can reach. Only the
+//! first half of a client's UUID is shown: the whole UUID is for the administrator of the machine.
 
 use crate::query::tool::Tool;
 use anyhow::{Context as _, Result, ensure};

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use nacre_client::{Atime, AtimePolicy};
 use nacre_fuse::{Interrupts, KernelAtime, KernelOptions};
 
-/// Every word, for help and for hints.
+/// All words, for help and hints.
 pub(crate) const WORDS: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, relatime, noatime, strictatime, atime, nodiratime, \
      diratime, lazytime, nolazytime, intr, nointr, uring, nouring";
 
@@ -18,10 +18,10 @@ const FROM_TABLE: &[&str] =
 /// Whether requests come through io_uring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Uring {
-    /// If the kernel offers it.
+    /// They do if the kernel offers it.
     #[default]
     IfOffered,
-    /// It is turned on first if it is off.
+    /// They do; io_uring is turned on first if it is off.
     TurnedOn,
     Never,
 }

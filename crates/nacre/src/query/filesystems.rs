@@ -107,7 +107,7 @@ impl FileSystems {
         which.into_iter().map(|fs| format!("\n  {}", self.describe(fs))).collect()
     }
 
-    /// Which of the file systems that `what` (a pattern, in words) fits is meant; `None`: all of them.
+    /// The choice among the file systems that `what` (a pattern, in words) matches; `None`: all of them.
     ///
     /// # Errors
     /// Several are possible.

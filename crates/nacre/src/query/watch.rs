@@ -62,7 +62,7 @@ pub(crate) fn within(limit: Duration, work: impl FnOnce() -> Result<()>) -> Resu
     }
 }
 
-/// The same with a limit only if one was asked for: changes are waited for.
+/// The same, but with a limit only if one was requested: by default the command waits for a change.
 pub(crate) fn within_or_wait(limit: Option<u64>, work: impl FnOnce() -> Result<()>) -> Result<()> {
     match limit {
         Some(seconds) => within(Duration::from_secs(seconds), work),

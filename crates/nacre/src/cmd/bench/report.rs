@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What a figure counts.
+/// The unit of a figure.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     #[serde(rename = "op/s")]

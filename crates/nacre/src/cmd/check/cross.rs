@@ -1,6 +1,7 @@
-//! The targets of a file system against each other: every object belongs to a file or waits to be destroyed, and lies within
-//! the size of its file; every file has its objects; every target is the one that the MGS knows, with all that was durable.
-//! Which targets there are is known from the MGS, or from the layouts: those that were not given are named.
+//! The targets of a file system against each other: every object belongs to a file or waits to be destroyed, and lies
+//! within the size of its file; every file has its objects; every target is the one that the MGS knows, with all that
+//! was durable. The list of targets comes from the MGS, or else from the layouts; targets that were not given are
+//! named.
 
 use super::Found;
 use crate::output;
@@ -222,9 +223,9 @@ impl Found {
     }
 }
 
-/// Stripes of a file whose objects should be there and are not: stripe, OST, bytes at most. An object that was never
-/// written is a hole, so one counts as missing if its OST was replaced since it was laid out, or if the objects that are
-/// there hold less than the file did when its size was settled.
+/// Stripes of a file whose objects are missing: stripe, OST, bytes at most. An object that was never written is a hole.
+/// So an absent object counts as missing only if its OST was replaced since the layout was chosen, or if the existing
+/// objects hold fewer bytes than the file had when its size was settled.
 fn missing(
     fid: Fid,
     file: &File,

@@ -43,16 +43,15 @@ fn apply_among(processes: Vec<registry::ProcessEntry>, setting: &str) -> Result<
 #[derive(Default)]
 struct Done {
     of: Option<FileSystem>,
-    /// `NAME=VALUE` as they hold now.
+    /// `NAME=VALUE` of the values now in effect.
     set: Vec<String>,
-    /// Sentences about values that hold in place of those that were asked for.
+    /// Sentences about values that are in effect in place of the requested ones.
     clamped: Vec<String>,
-    /// Sentences of those that refuse, or could not be asked.
+    /// Sentences about processes that refused, or did not reply.
     refused: Vec<String>,
 }
 
-/// Sets every parameter of the file system that is meant whose name matches. Nothing is set before it is known which
-/// that is.
+/// Sets every matching parameter of the chosen file system. No parameter is set before the file system is known.
 fn try_apply(all: &FileSystems, setting: &str, scope: &ScopeArgs, timeout: TimeoutArgs) -> Result<Done> {
     let Some((name, value)) = setting.split_once('=') else {
         bail!("set_param: {setting:?} is not NAME=VALUE")
@@ -130,7 +129,8 @@ fn apply_in(
     Ok(())
 }
 
-/// The value that holds now: another one may have bounded it. A text of several lines is a counter that was cleared.
+/// The value in effect, which another parameter may have bounded. A text of several lines is a counter that was
+/// cleared.
 fn now(tool: &mut Tool, name: &str) -> Result<String> {
     let now = tool.call(&GetParams { pattern: name.to_owned() })?.params.into_iter().next();
     let Some(Param { value, .. }) = now else { bail!("{name} is gone meanwhile") };
@@ -138,8 +138,8 @@ fn now(tool: &mut Tool, name: &str) -> Result<String> {
     Ok(if value.contains('\n') { CLEAR.to_owned() } else { value.to_owned() })
 }
 
-/// Has the MGS keep or forget parameters, and prints the values that are in effect on this machine then. Nothing is kept of a
-/// command of which something is refused.
+/// Makes the MGS keep or forget parameters, and prints the values that are then in effect on this machine. If one
+/// setting of a command is refused, none is kept.
 pub(super) fn keep(settings: &[String], delete: bool, scope: &ScopeArgs, timeout: TimeoutArgs) -> Result<()> {
     let settings = settings.iter().map(|text| kept(text, delete)).collect::<Result<Vec<KeepParam>>>()?;
     let all = FileSystems::new(registry::entries()?);
@@ -168,7 +168,7 @@ pub(super) fn keep(settings: &[String], delete: bool, scope: &ScopeArgs, timeout
     Ok(())
 }
 
-/// The MGS that is meant, or all that were asked for.
+/// The chosen MGS, or all of them if that was requested.
 fn mgs(
     all: &FileSystems,
     scope: &ScopeArgs,
@@ -193,8 +193,8 @@ fn mgs(
     Ok((chosen, tools))
 }
 
-/// Waits a moment until the processes of this machine have learned of a kept parameter, and names those in which another value
-/// holds: a server may allow less.
+/// Waits a moment until the processes of this machine have received a kept parameter, and names those in which another
+/// value is in effect: a server may allow less.
 fn say_what_holds(
     all: &FileSystems,
     chosen: Option<&FileSystem>,
@@ -233,7 +233,7 @@ fn is_kept(mgs: &mut Tool, name: &str) -> Result<bool> {
     Ok(shown.is_empty() || shown.iter().any(|p| p.value.lines().any(|line| line.starts_with(&kept))))
 }
 
-/// The settings of `set_param -P`; refused as `set_param` without `-P` would refuse them.
+/// A setting of `set_param -P`; a bad one is refused as by `set_param` without `-P`.
 fn kept(setting: &str, delete: bool) -> Result<KeepParam> {
     let (name, value) = match setting.split_once('=') {
         Some((name, _)) if delete => (name, None),

@@ -81,8 +81,8 @@ fn mounts(wanted: Option<&PathBuf>) -> Result<Vec<PathBuf>> {
     Ok(list)
 }
 
-/// Asks all mounts at the same time. `system.`: the kernel does not ask the servers who may read that, so that a reply
-/// comes from a mount whose servers are away.
+/// Asks all mounts at the same time. The prefix is `system.` because the kernel then does not ask the servers for
+/// permissions, so that a mount replies even if its servers are away.
 fn ask(mounts: &[PathBuf], name: &str, timeout: TimeoutArgs) -> Vec<Result<String>> {
     let roots: Vec<PathBuf> = mounts.iter().map(|path| root_of(path)).collect();
     watch::attributes(&roots, &format!("system.{name}"), timeout.limit())

@@ -1,7 +1,7 @@
-//! `nacre lfs …` (and the link named `lfs`): the field's user commands, with its options and its output.
+//! `nacre lfs …` (and the link named `lfs`): Lustre's commands for users, with the same options and output.
 //!
-//! Everything goes through extended attributes of the mounted files (`nacre.*`), so an ordinary user may use it
-//! and no socket is needed.
+//! The commands use only extended attributes of the mounted files (`nacre.*`), so an ordinary user may run them and no
+//! socket is needed.
 
 mod df;
 mod fid;

@@ -41,7 +41,7 @@ pub enum FuseEffect {
     Attach(Attach),
     /// Asks for the reason of a caller's interrupt; [`crate::Interrupted`] comes back if its call is to end.
     LookAtCaller { unique: u64, pid: u32 },
-    /// Asks for the process of a caller and which of these files it has open: `Looked` comes back.
+    /// Asks for the process of a caller and those of these files that it has open; a `Looked` comes back.
     LookAtFiles { unique: u64, pid: u32, files: Vec<Fid> },
     /// Asks for the length of the call to which a request belongs; a `CallBytes` comes back.
     LookAtCall { unique: u64, pid: u32 },

@@ -46,7 +46,8 @@ pub(crate) fn mount(path: &Path, source: &str, options: KernelOptions) -> Result
     let mut command = Command::new(PROGRAM);
     command.arg("-o").arg(words(source, options)).arg("--").arg(path).stdin(theirs).env(SOCKET, "0");
     let out = command.output().map_err(|_| Refusal::NotInstalled)?;
-    // Its end of the socket, so that a program that sends nothing is not waited for.
+    // Closes the program's end of the socket in this process, so that `received` does not wait if the program has sent
+    // nothing.
     drop(command);
     if out.status.success() {
         received(&ours).map_err(Refusal::Os)

@@ -152,7 +152,7 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// Of a reply that was decided at `decided` in `generation`, with validities of `shortest` and longer.
+    /// The terms of a reply that was decided at `decided` in `generation`; its validities are `shortest` or longer.
     pub(crate) fn new(
         gate: &Arc<Gate>,
         generation: u64,

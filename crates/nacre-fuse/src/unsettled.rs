@@ -43,8 +43,8 @@ struct Reply {
 pub(crate) struct Unsettled {
     replies: BTreeMap<Thread, Reply>,
     unnamed: u64,
-    /// Directories, and when it began that their attributes were forgotten after a change. Since its end no older reply
-    /// brings these back.
+    /// Directories whose attributes the kernel was made to forget after a change, with the time at which that began.
+    /// Once it has ended, no older reply brings the attributes back.
     forgotten: BTreeMap<Fid, Instant>,
 }
 

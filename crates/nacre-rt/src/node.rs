@@ -49,7 +49,7 @@ pub struct Config {
     pub handshake_max: Duration,
     /// A peer that neither completes its frames nor receives ours is disconnected after this time.
     pub stall_max: Duration,
-    /// A further loop helps with the front ends' descriptors once the first was busy for so long.
+    /// When the first loop has been busy for this long, a further loop helps with the front ends' descriptors.
     pub help_after: Duration,
     /// On small virtual machines, keeps idle CPUs from halting while loops are woken in quick succession.
     pub idle_poll: bool,

@@ -160,7 +160,8 @@ impl Entries {
             None => Named::Unknown,
         }
     }
-    /// A number that changes when the name leads to something else; 0 for a name of a complete directory that is not there.
+    /// A number that changes when the name leads to another inode; 0 for a name that does not exist in a complete
+    /// directory.
     pub(super) fn serial(&self, parent: Fid, name: &[u8]) -> Option<u64> {
         let dir = self.dirs.get(&parent)?;
         dir.names.get(name).map(|entry| entry.serial).or(dir.is_complete.then_some(0))

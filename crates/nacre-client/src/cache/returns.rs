@@ -19,7 +19,7 @@ struct Due {
     stale: Vec<Stale>,
     /// Inodes whose opens are to be reported.
     opens: Vec<Fid>,
-    /// The MDT was restarted: all opens are to be reported, and that no lock of an earlier start is used.
+    /// The MDT was restarted: all opens have to be reported, and then that no lock of an earlier start is used.
     former_locks_ended: bool,
     acks: Vec<RevokeAck>,
     cancels: Vec<InodeCancel>,

@@ -13,8 +13,8 @@ use nacre_types::{Attr, Fid, Instant, SizeState, Timestamp};
 use nacre_wire::mdt::EntryReply;
 
 impl Mdt {
-    /// Until when locks may be used. `None`: not now. Without a connection they are not: a restarted MDT of this
-    /// process waits for no lease, because its mounts learn of the restart at once.
+    /// The time until which locks may be used; `None`: they may not be used now. Without a connection they may not: a
+    /// restarted MDT in this process does not wait for leases, because its mounts learn of the restart at once.
     fn locks_usable_until(&self) -> Option<Instant> {
         if !self.cache().is_on() || !self.peer.is_connected() {
             return None;

@@ -16,7 +16,7 @@ use nacre_wire::params::MdtParam;
 /// The event that a change has to wait for before it is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitFor {
-    /// The end of a turn: its owner came earlier, and this change would conflict with it.
+    /// The end of the turn of an earlier change with which this change would conflict.
     Turn(u64),
     /// The commit of a change that this one builds on.
     Commit(Transno),

@@ -158,7 +158,8 @@ impl InodeLockTable {
         let old = self.parked.borrow_mut().insert((export, change), parked);
         old.into_iter().for_each(|old| self.leave(old.ticket));
     }
-    /// Waits until a parked change is ready; an unknown one is. Its place is kept for a while.
+    /// Waits until a parked change is ready, and keeps its place for a while. A change that is not parked counts as
+    /// ready.
     pub(crate) async fn ready(&self, export: ExportId, change: Xid) {
         let key = (export, change);
         let keep = |until| {

@@ -110,7 +110,7 @@ pub(crate) fn accessed(view: &mut View<'_>, fid: Fid, atime: Option<Timestamp>) 
     Ok(())
 }
 
-/// Takes in the report of a writer and decides whether the size is known now.
+/// Applies the report of a writer and decides whether the size is known now.
 fn take_report(view: &mut View<'_>, export: Generation, inode: &mut Inode, report: CloseReport) -> Step<()> {
     let fid = inode.attr.fid;
     let sole = view.opens().sole_writer(fid).filter(|(sole, _)| *sole == export);

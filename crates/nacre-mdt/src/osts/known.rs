@@ -39,7 +39,7 @@ impl KnownOsts {
         Ok(())
     }
 
-    /// Which OST is meant by an entry of the list. True: another one was admitted since it was met.
+    /// The OST that an entry of the list stands for. True: another OST was admitted in its place since the stored row.
     pub(crate) fn meant(&self, entry: &TargetEntry) -> (KnownOst, bool) {
         let listed = KnownOst { known: entry.known, replaced: entry.replaced };
         let mut rows = self.rows.borrow_mut();

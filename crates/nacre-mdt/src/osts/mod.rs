@@ -239,7 +239,8 @@ impl Osts {
         for ((index, room), ost) in allocator.rooms_mut().zip(peers.values()) {
             assert_eq!(*index, ost.index, "an OST and its room come together");
             room.up = ost.peer.is_connected() && ost.active.get();
-            // An OST that was started again and waits for its other clients is no outage: that ends with their leases.
+            // An OST that was restarted and waits for its other clients counts as usable: this wait ends with their
+            // leases.
             if room.usable() || ost.active.get() && ost.peer.is_recovering() {
                 ost.last_usable.set(now);
                 self.last_usable.set(now);

@@ -48,7 +48,8 @@ impl AncestorWalks {
             }
         }
     }
-    /// The attempt is over: the walks that it asked for stay, without their ends; the others go.
+    /// Called at the end of an attempt: the walks that it requested are kept, with their results cleared; the others
+    /// are removed.
     pub(crate) fn attempted(&mut self) {
         self.0.retain(|walk| walk.asked);
         self.0.iter_mut().for_each(|walk| (walk.asked, walk.end) = (false, None));

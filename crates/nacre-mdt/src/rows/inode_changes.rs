@@ -131,7 +131,7 @@ impl View<'_> {
             Some(bytes) => Ok(Acl::parse(&bytes).map_err(|_| Errno::EIO)?),
         }
     }
-    /// Stores an access ACL and the mode that goes with it; one that says no more than the mode is left out.
+    /// Stores an access ACL and the mode that goes with it; an ACL that is equivalent to the mode is not stored.
     pub(crate) fn set_access_acl(&mut self, inode: &mut Inode, acl: &Acl) -> Result<(), Errno> {
         inode.attr.mode = inode.attr.mode & !0o777 | acl.mode_bits();
         if acl.is_extended() {

@@ -174,7 +174,7 @@ impl BatchRun<'_> {
                 progress.failed(e);
                 progress.stopped = self.stop_at_error;
             }
-            // The other operations go on, only to add their missing rows: one more fetch, not one for each.
+            // The other operations continue only to add their missing rows, so that one more fetch suffices for all.
             Abort::MissingRows | Abort::MustWait | Abort::NeedsCredits(_) => progress.abort = Some(failed),
         }
         tx.roll_back(save);

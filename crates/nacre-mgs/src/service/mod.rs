@@ -242,7 +242,8 @@ impl Mgs {
         self.keep_register(row.map(|row| (fs, row))).await;
     }
 
-    /// Writes which targets are taken, so that a restart knows it; with the row of a file system that has settled.
+    /// Stores which targets may register, so that a restart knows it, together with the row of a file system that
+    /// clients have now mounted.
     async fn keep_register(&self, settled: Option<(FsName, FsRow)>) {
         let credits = Credits { rows: 2, row_bytes: 256, object_bytes: 0, frees: true };
         let kept = match self.core.osd.reserve(credits).await {

@@ -17,7 +17,7 @@ const MARKED_MAX: usize = 64 << 10;
 pub(crate) struct Overwrites {
     /// Earliest versions of regions that writes under way overwrite, with the number of these writes.
     under_way: RefCell<BTreeMap<u64, u32>>,
-    /// Versions that the rows of regions have at least, whatever the log loses.
+    /// The lowest versions that the rows of regions can have after any loss of the log.
     marked: RefCell<BTreeMap<(ObjectId, u64), u64>>,
     /// Regions of the next mark of an object.
     widths: RefCell<BTreeMap<ObjectId, u64>>,
@@ -35,8 +35,8 @@ impl Overwrites {
         *width = (now * 2).min(MARK_REGIONS_MAX);
         now
     }
-    /// Every row that the region has after a crash is of this version, or later. `stable`: marks up to here are forgotten
-    /// when there are too many.
+    /// Records that after a crash the row of the region has this version or a later one. `stable`: marks up to this
+    /// transno are forgotten when there are too many.
     pub(crate) fn is_marked(&self, object: ObjectId, region: u64, version: u64, stable: Transno) {
         let mut marked = self.marked.borrow_mut();
         if marked.len() >= MARKED_MAX {

@@ -252,9 +252,9 @@ impl Objects {
         Prepared::new(self, object, change, guard, pins, credits)
     }
 
-    /// Locks the blocks of `offset..locked_end` for a change that makes the object at least `end` long; those from the
-    /// old size on too when bytes of its block become part of the object. Returns the row under the lock and the
-    /// start of that block.
+    /// Locks the blocks of `offset..locked_end` for a change that makes the object at least `end` long. Also locks the
+    /// blocks from the old size on, if bytes of the old last block become part of the object. Returns the row under the
+    /// lock and the start of that block.
     async fn lock_to_change(
         self: &Rc<Self>,
         object: ObjectId,

@@ -51,7 +51,7 @@ pub(crate) struct Gate {
     valid_until: AtomicU64,
     /// CLOCK_BOOTTIME less CLOCK_MONOTONIC in milliseconds; 0 = not known.
     suspended_ms: AtomicI64,
-    /// Has the island forget everything that the kernel was given.
+    /// Makes the island forget everything that the kernel has received.
     forget_everything: OnceLock<Box<dyn Fn() + Send + Sync>>,
     neighbours: Neighbours,
     counters: [AtomicU64; COUNTERS.len()],

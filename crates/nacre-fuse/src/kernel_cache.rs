@@ -633,7 +633,7 @@ mod tests {
             kernel.event(KernelEvent::Link(KernelLink::new(|_| Ok(()), true).unwrap()));
             Self { ctx, around, kernel, now: Duration::ZERO }
         }
-        /// Time passes; the notifications that were sent. They are written if `written`.
+        /// Lets time pass and returns the notifications that were sent. They count as written if `written` is set.
         fn run(&mut self, after_ms: u64, written: bool) -> Vec<Vec<Notification>> {
             self.now += Duration::from_millis(after_ms);
             self.ctx.set_time(Instant::default() + self.now, nacre_types::Timestamp::default());

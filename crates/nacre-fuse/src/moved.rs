@@ -32,7 +32,7 @@ const YOUNG: Duration = Duration::from_secs(1);
 const STAND_INS_MAX: usize = 65_536;
 /// Directories that are noted.
 const KNOWN_MAX: usize = 400_000;
-/// Directories above each other that are looked at; a deeper one gets a stand-in.
+/// Levels of directories that are examined; a deeper directory gets a stand-in.
 const DEPTH_MAX: usize = 1000;
 /// Node numbers of stand-ins: no FID has them, because sequence 0 has the root directory only.
 const STAND_INS: std::ops::Range<u64> = 0x10_0000..0x100_0000;
@@ -43,7 +43,7 @@ const STAND_INS: std::ops::Range<u64> = 0x10_0000..0x100_0000;
 pub(crate) struct Forgotten(Mutex<Vec<(u64, u64)>>);
 
 impl Forgotten {
-    /// More are dropped: their directories are then noted until the end.
+    /// Beyond this they are dropped, and their directories stay in the table until the end of the mount.
     const MAX: usize = 65_536;
 
     pub(crate) fn add(&self, nodes: Vec<(u64, u64)>) {

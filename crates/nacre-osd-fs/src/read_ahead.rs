@@ -22,7 +22,7 @@ pub(crate) struct ReadAhead {
     next: AtomicU64,
     /// Bytes read in sequence up to there.
     run: AtomicU64,
-    /// The end of what was asked of the device; 0: nothing.
+    /// The end of the range that was requested from the device; 0: none.
     until: AtomicU64,
 }
 

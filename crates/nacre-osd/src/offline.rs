@@ -38,7 +38,7 @@ impl Overlay {
                 self.files.insert(file, None);
                 Ok(StoreDone::Unit)
             }
-            // Of a log segment what is cut off is nothing that is read.
+            // The removed end of a log segment is never read.
             StoreOp::Sync { .. }
             | StoreOp::SyncWritten { .. }
             | StoreOp::SyncAside { .. }

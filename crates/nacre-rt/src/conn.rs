@@ -117,8 +117,8 @@ impl Conn {
         }
     }
 
-    /// Takes the token, and waits for it a little if another thread is visiting the other island for its own frame: the
-    /// thread that this one would leave its frame to would have to wake it for the reply, on another CPU.
+    /// Takes the token. If another thread has it and is visiting the other island for its own frame, waits for it
+    /// briefly: if this frame were left to that thread, its reply would need a wake-up of this thread on another CPU.
     fn take_token_soon(&self) -> bool {
         /// The holder needs the lock of the outbox too.
         const TURNS_BETWEEN_LOOKS: usize = 16;

@@ -475,8 +475,8 @@ impl EventLoop<'_> {
         self.resting.values().min().map_or(u64::MAX, |until| until.0)
     }
 
-    /// A loop without a pause for a long time lets the next loop watch the sources too. The next loop is not woken for
-    /// that: the kernel wakes it at the next request.
+    /// A loop that has been busy without a pause for a long time lets the next loop watch the sources, too. The next
+    /// loop is not woken for that: the kernel wakes it at the next request.
     fn ask_for_help(&mut self) {
         let Some(helper) = self.shared.loops.get(self.index + 1) else { return };
         if self.watches_sources()

@@ -35,7 +35,7 @@ pub(crate) struct IdlePoll {
 }
 
 impl IdlePoll {
-    /// Of a loop of this machine; `wanted`: unless the configuration forbids it.
+    /// The state of a loop of this machine; `wanted` is false if the configuration forbids it.
     pub(crate) fn new(wanted: bool) -> Self {
         let device = if wanted && halts() { open() } else { None };
         Self { device, holds: false, streak: 0 }

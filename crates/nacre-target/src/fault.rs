@@ -15,7 +15,7 @@ use nacre_wire::Class;
 pub enum Fault {
     /// The request is not executed.
     RequestLostBefore = 1,
-    /// The request is executed, but its connection ends before that: the resend finds it running, or its record.
+    /// The request is executed, but its connection ends first: the resend meets the running request or its record.
     RequestLostAfter = 2,
     /// The request is executed, and the connection ends instead of carrying the reply.
     ReplyLost = 3,

@@ -33,7 +33,7 @@ pub(crate) fn longest_lease(core: &TargetCore) -> Duration {
 pub(crate) fn a_lease_before(core: &TargetCore, now: Instant) -> Instant {
     Instant(now.0.saturating_sub(u64::from(core.config.lease_ms) * 1_000_000))
 }
-/// An event that is later than this after its time shows that the process was stopped.
+/// If an event is late by more than this, the process was stopped.
 pub(crate) fn standstill(core: &TargetCore) -> Duration {
     (lease(core) / 20).max(Duration::from_millis(250))
 }

@@ -17,7 +17,7 @@ use nacre_types::{Fid, FileType, Instant, Transno, name};
 
 /// Names in the table. A listing that would exceed it is not kept.
 const NAMES_MAX: usize = 2 << 20;
-/// Names per directory that are known not to be there, apart from those of a complete directory.
+/// Names per directory that are known not to exist, not counting complete directories.
 const ABSENT_MAX: usize = 1024;
 /// Interval at which the names of a directory are searched for those of them that can be dropped: while the kernel uses them
 /// all, a search for every name that is not found would cost as much as the directory is large.

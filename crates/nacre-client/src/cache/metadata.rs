@@ -158,7 +158,7 @@ impl MetadataCache {
 
     // ---- the kernel
 
-    /// The kernel is given a name until a time. False: it may not have it.
+    /// Records that the kernel may use a name until a time. False: the kernel must not have the name.
     pub(super) fn give_name(&self, parent: Fid, name: &[u8], until: Instant) -> bool {
         self.kernel.borrow().is_some() && self.tables().give_name(parent, name, until)
     }

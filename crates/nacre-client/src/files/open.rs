@@ -151,7 +151,8 @@ impl Client {
         }
     }
 
-    /// After an eviction that the close met: the MDT took the size when it evicted, and this mount may have written since.
+    /// After an eviction during the close: the MDT determined the size when it evicted the mount, which may have
+    /// written since.
     async fn reopen_and_close(&self, open: &Open) {
         let (fid, handle) = (open.file.fid, self.new_handle());
         let request =

@@ -49,7 +49,7 @@ pub(crate) struct Open {
     pub(crate) file: FileRef,
     flags: u32,
     noatime: bool,
-    /// The MDT has forgotten it (eviction): every use is EIO.
+    /// The MDT has forgotten it (eviction): every use fails with EIO.
     stale: Cell<bool>,
     at_mdt: Cell<AtMdt>,
     /// Lock owners that took locks through this handle: nothing but the release tells that an OFD lock is over.

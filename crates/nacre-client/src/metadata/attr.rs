@@ -31,7 +31,7 @@ impl ResolvedInode {
     pub(crate) fn of(reply: &EntryReply) -> Self {
         Self { attr: reply.attr, kill_priv: reply.kill_priv }
     }
-    /// Replaces size, space and times by what the objects say.
+    /// Replaces size, space and times by those of the objects.
     fn with(reply: &EntryReply, objects: Written) -> Self {
         let mut entry = Self::of(reply);
         let attr = &mut entry.attr;

@@ -31,7 +31,7 @@ impl Mdt {
                         }
                     }
                 }
-                // Evicted, and every handle is opened again, or at the end of the mount.
+                // The mount was evicted, and reopens every handle, or it ends.
                 Err(error) => {
                     tracing::debug!(target_name = %self.name, %error, "opens could not be reported");
                 }

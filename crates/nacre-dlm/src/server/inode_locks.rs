@@ -327,7 +327,7 @@ impl InodeLocks {
         self.waits.set_wants(ticket, wanted)?;
         Ok(!self.revoke_blockers(ticket))
     }
-    /// Whether no lock is in the way of a ticket, or it has left.
+    /// Whether no lock conflicts with a ticket, or the ticket has left.
     pub fn is_ready(&self, ticket: Ticket) -> bool {
         self.waits.is_ready(ticket)
     }

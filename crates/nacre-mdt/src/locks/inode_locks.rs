@@ -67,7 +67,7 @@ pub(crate) struct InodeLockTable {
 #[derive(Clone, Copy)]
 struct Parked {
     ticket: Ticket,
-    /// It is given up then. `None`: its client waits for it.
+    /// Its place is released at this time. `None`: its client waits for it.
     until: Option<Instant>,
 }
 

@@ -19,7 +19,7 @@ use nacre_wire::ost::{FreeSpace, FreeSpaceReply};
 
 /// Time in which the OSTs have to execute the destroys, free the space, and report it.
 const RECLAIM_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same before the reply to a statfs: `df` shows the space that is free by then.
+/// The same limit before the reply to a statfs: `df` shows the space that is free by then.
 const STATFS_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Mdt {
@@ -45,7 +45,7 @@ impl Mdt {
         full.iter().any(|ost| !self.osts().is_full(ost.index))
     }
 
-    /// A change of rows has met ENOSPC: objects on this target's own device may be about to go.
+    /// A change of rows has met ENOSPC: objects on this target's own device may be about to be destroyed.
     pub(crate) async fn free_own_device(&self) {
         if let Ok(space) = self.core().osd.space().await {
             let until = self.core().ctx.now() + RECLAIM_TIMEOUT;

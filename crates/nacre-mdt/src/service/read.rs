@@ -253,9 +253,9 @@ impl Mdt {
         }
         Ok(Reply::of(&FidLinksReply { links }))
     }
-    /// Whether a caller may learn a name in a directory by asking for its FID: only what it could have found by itself. It
-    /// must be able to search the directory, and to list it as well, because FIDs are small consecutive numbers and
-    /// need not be guessed as names must be. The name of its `own` inode is no secret from the owner.
+    /// Whether a caller may learn a name in a directory by asking for its FID: only a name that it could have found by
+    /// itself. It must be able to search the directory, and to list it as well, because FIDs are small consecutive
+    /// numbers and need not be guessed as names must be. The name of its `own` inode is no secret from the owner.
     async fn tells_names(&self, dir: Fid, own: bool, caller: &Caller) -> Result<bool, Errno> {
         const SEARCH: u16 = 1;
         const LIST: u16 = 4;

@@ -146,8 +146,8 @@ impl Peer {
     pub fn on_evicted(&self, handler: Handler) {
         *self.on_evicted.borrow_mut() = Some(Rc::new(handler));
     }
-    /// Sets the handler of restarts of the target. It runs when the target is another instance than before, which has lost
-    /// the memory of the former one.
+    /// Sets the handler of restarts of the target. It runs when the target is another instance than before, which has
+    /// lost the state that the former one had in memory.
     pub fn on_restarted(&self, handler: Handler) {
         *self.on_restarted.borrow_mut() = Some(Rc::new(handler));
     }

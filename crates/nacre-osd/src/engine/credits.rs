@@ -1,6 +1,6 @@
 //! Credits: the most that a transaction may write. They are reserved before it begins (`engine/reserve.rs`).
 
-/// Upper bound of what a transaction may write, reserved before it starts.
+/// The most that a transaction may write, reserved before it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Credits {
     pub rows: u32,

@@ -44,7 +44,8 @@ pub(crate) enum ObjectChange {
         blocks: Range<u64>,
         size: u64,
     },
-    /// The object shrinks: blocks beyond go. `freed`: allocated blocks in regions after that of the new end.
+    /// The object shrinks: blocks beyond its new end are released. `freed`: the allocated blocks in regions after that
+    /// of the new end.
     Shrink {
         size: u64,
         freed: u64,

@@ -59,8 +59,9 @@ impl<K: ConflictKey> Uncommitted<K> {
         self.latest.insert(key, change);
         self.order.push_back((transno, key));
     }
-    /// Removes the oldest changes that are over. Stops at one that is not, after it has moved `skips_max` of them to the
-    /// end: a service for which changes are over in another order than they were made skips some at each call.
+    /// Removes the oldest changes that are over. A change that is not over is moved to the end; after `skips_max` such
+    /// changes the function stops at the next one. This serves services whose changes are not over in the order in
+    /// which they were applied.
     pub fn prune(&mut self, mut skips_max: usize, is_over: impl Fn(&UncommittedChange) -> bool) {
         while let Some((transno, key)) = self.order.front().copied() {
             match self.latest.get(&key).filter(|change| change.transno == transno) {

@@ -38,7 +38,7 @@ impl Client {
         }
     }
 
-    /// An OST of a layout. One that the MGS does not know even when asked again is an error, not a wait.
+    /// An OST of a layout. If the MGS does not know it even when asked again, the call fails instead of waiting.
     pub(crate) async fn ost(&self, index: OstIndex) -> Result<Rc<Target>, Errno> {
         self.listed(|mount| mount.osts.borrow().get(&index).cloned()).await?.ok_or_else(|| {
             tracing::error!(

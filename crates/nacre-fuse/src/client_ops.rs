@@ -27,7 +27,7 @@ impl Ops for ClientOps {
     fn negative_validity(&self, parent: Fid, name: &[u8]) -> Duration {
         self.client.negative_validity(parent, name)
     }
-    fn names_in_kernel(&self) -> Vec<(Fid, Bytes)> {
+    fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
         self.client.names_in_kernel()
     }
     fn set_kernel_cache(&self, kernel: Rc<dyn KernelCache>) {

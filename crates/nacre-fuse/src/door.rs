@@ -297,8 +297,8 @@ impl<O: Ops> Surroundings for AroundKernel<O> {
     fn changes(&self, dir: Fid) -> bool {
         self.any(|request| request.changes_directory(dir))
     }
-    fn names_in_kernel(&self) -> Vec<(Fid, Bytes)> {
-        self.ops.upgrade().map(|ops| ops.names_in_kernel()).unwrap_or_default()
+    fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
+        self.ops.upgrade()?.names_in_kernel()
     }
     fn send(&self, order: Order) {
         self.ctx.push(Effect::Door(Box::new(FuseEffect::Notify(order))));

@@ -183,8 +183,8 @@ pub(crate) trait Surroundings {
     fn holds_request_of(&self, dir: Fid) -> bool;
     /// Whether a change of a directory's entries is running.
     fn changes(&self, dir: Fid) -> bool;
-    /// The names that may be valid.
-    fn names_in_kernel(&self) -> Vec<(Fid, Bytes)>;
+    /// The names that may be valid. `None`: there may be others, which are being forgotten.
+    fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>>;
     /// Passes notifications to the front end.
     fn send(&self, order: Order);
 }
@@ -451,7 +451,15 @@ impl State {
         let Some(link) = self.link.borrow().clone() else { return };
         let to = To { link: &link, generation, is_forced: false };
         let until = self.names_until.get();
-        let names = self.door.names_in_kernel();
+        let names = loop {
+            if let Some(names) = self.door.names_in_kernel() {
+                break names;
+            }
+            if until <= self.ctx.now() {
+                return;
+            }
+            self.ctx.sleep(NAME_PATIENCE).await;
+        };
         let mut pending = VecDeque::new();
         let mut done = true;
         for some in names.chunks(EXPIRING_NAMES) {
@@ -613,8 +621,8 @@ mod tests {
         fn changes(&self, _: Fid) -> bool {
             self.changes.get()
         }
-        fn names_in_kernel(&self) -> Vec<(Fid, Bytes)> {
-            self.names.borrow().clone()
+        fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
+            Some(self.names.borrow().clone())
         }
         fn send(&self, order: Order) {
             self.orders.borrow_mut().push(order);

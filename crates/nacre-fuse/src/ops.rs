@@ -49,9 +49,9 @@ pub trait Ops: 'static {
         let _ = (parent, name);
         Duration::ZERO
     }
-    /// The names that may be valid now, with their directories.
-    fn names_in_kernel(&self) -> Vec<(Fid, Bytes)> {
-        Vec::new()
+    /// The names that may be valid now, with their directories. `None`: there may be others, of which the kernel is told.
+    fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
+        Some(Vec::new())
     }
     /// The kernel's cache, given before the first request.
     fn set_kernel_cache(&self, kernel: Rc<dyn KernelCache>) {

@@ -162,8 +162,9 @@ impl MetadataCache {
     pub(super) fn give_name(&self, parent: Fid, name: &[u8], until: Instant) -> bool {
         self.kernel.borrow().is_some() && self.tables().give_name(parent, name, until)
     }
-    pub(super) fn names_in_kernel(&self) -> Vec<(Fid, Bytes)> {
-        self.tables().names_in_kernel()
+    /// `None`: there may be others, which the kernel is being told to forget.
+    pub(super) fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
+        (!self.returns.is_busy()).then(|| self.tables().names_in_kernel())
     }
     /// The kernel is given the attributes of an inode until a time.
     pub(super) fn give_attrs(&self, fid: Fid, until: Instant) -> bool {

@@ -64,6 +64,10 @@ impl Returns {
         let former_locks_ended = restarted || due.former_locks_ended;
         *due = Due { stale: alloc::vec![Stale::All], former_locks_ended, ..Due::default() };
     }
+    /// Whether the kernel is being told to forget something, or will be.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_running.get() || !self.due.borrow().is_empty()
+    }
     /// Whether the task has to be started.
     pub(crate) fn begin(&self) -> bool {
         !self.due.borrow().is_empty() && !self.is_running.replace(true)

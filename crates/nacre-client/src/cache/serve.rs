@@ -98,9 +98,12 @@ impl Client {
     pub fn negative_validity(&self, parent: Fid, name: &[u8]) -> Duration {
         self.name_validity(parent, name, |found| found == Found::NotThere)
     }
-    /// The names that the kernel may use without asking, with their directories.
-    pub fn names_in_kernel(&self) -> Vec<(Fid, Bytes)> {
-        self.mount.mdts().iter().flat_map(|mdt| mdt.cache().names_in_kernel()).collect()
+    /// The names that the kernel may use without asking, with their directories. `None`: there may be others, which the
+    /// kernel is being told to forget.
+    pub fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
+        let of_each: Option<Vec<_>> =
+            self.mount.mdts().iter().map(|mdt| mdt.cache().names_in_kernel()).collect();
+        of_each.map(|all| all.concat())
     }
     fn name_validity(&self, parent: Fid, name: &[u8], is_so: impl FnOnce(Found) -> bool) -> Duration {
         let Some(mdt) = self.mount.mdt_of(parent) else { return Duration::ZERO };

@@ -226,12 +226,12 @@ impl Ops for MemFs {
     fn negative_validity(&self, _: Fid, _: &[u8]) -> Duration {
         self.validity.get().entry
     }
-    fn names_in_kernel(&self) -> Vec<(Fid, Bytes)> {
+    fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
         let inodes = self.inodes.borrow();
         let names = |(dir, inode): (&Fid, &Inode)| -> Vec<(Fid, Bytes)> {
             inode.entries.values().map(|(name, _)| (*dir, Bytes::copy_from_slice(name))).collect()
         };
-        inodes.iter().flat_map(names).collect()
+        Some(inodes.iter().flat_map(names).collect())
     }
     fn set_kernel_cache(&self, kernel: Rc<dyn KernelCache>) {
         *self.kernel.borrow_mut() = Some(kernel);

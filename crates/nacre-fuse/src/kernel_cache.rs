@@ -202,6 +202,8 @@ struct State {
     /// Woken when no name is valid before that.
     names_expired: WaitList,
     unsettled: RefCell<Unsettled>,
+    /// Inodes whose attributes are being forgotten: they are in `inodes` no more, and the kernel may still use them.
+    forgetting: RefCell<BTreeMap<u64, Vec<Fid>>>,
     orders: RefCell<BTreeMap<u64, Promise<Written>>>,
     next_order: Cell<u64>,
 }
@@ -228,6 +230,7 @@ impl KernelDoor {
             names_until: Cell::default(),
             names_expired: ctx.wait_list(),
             unsettled: RefCell::default(),
+            forgetting: RefCell::default(),
             orders: RefCell::default(),
             next_order: Cell::new(0),
         }))
@@ -341,6 +344,7 @@ impl State {
         for stale in stale {
             match stale {
                 Stale::All => {
+                    self.inodes.borrow_mut().recent.extend(self.forgetting.borrow().values().flatten());
                     let all = everything(&link, &mut self.inodes.borrow_mut());
                     let dirs = Bringing::Anything.dirs(&self.unsettled.borrow(), now);
                     if !dirs.is_empty() {
@@ -349,7 +353,9 @@ impl State {
                     prompt.extend(all);
                 }
                 Stale::Inode(fid) => {
-                    if self.inodes.borrow_mut().remove(fid) {
+                    // Once more while it is being forgotten: this call must not complete before that is written.
+                    let is_forgetting = self.forgetting.borrow().values().any(|fids| fids.contains(&fid));
+                    if self.inodes.borrow_mut().remove(fid) | is_forgetting {
                         prompt.push(Notification::InvalInode { fid, pages: None });
                         let dirs = Bringing::Inode(fid).dirs(&self.unsettled.borrow(), now);
                         let attributes = vec![Notification::InvalInode { fid, pages: None }];
@@ -362,6 +368,10 @@ impl State {
                 // Names had no validity.
                 Stale::Name { .. } => {}
             }
+        }
+        let fids: Vec<Fid> = prompt.iter().filter_map(Notification::inode).collect();
+        if !fids.is_empty() {
+            self.forgetting.borrow_mut().insert(generation, fids);
         }
         if !is_forced && self.names_until.get() <= now {
             // No name is valid any more.
@@ -391,6 +401,7 @@ impl State {
             link.gate.count(Counted::Blocked);
             self.epoch(to).await;
         }
+        self.forgetting.borrow_mut().remove(&generation);
     }
 
     async fn epoch(&self, to: To<'_>) {
@@ -704,6 +715,27 @@ mod tests {
             [vec![epoch.clone()], vec![leave(9), epoch], vec![attributes(2)], vec![leave(9), attributes(2)]]
         );
         assert_eq!(w.ctx.live_tasks(), 0);
+    }
+
+    #[test]
+    fn what_is_being_forgotten_is_not_forgotten_yet() {
+        for first in [Stale::All, Stale::Inode(fid(1))] {
+            let mut w = World::new();
+            w.reply(7, None, &[fid(1)]);
+            w.forget(vec![first]);
+            assert!(w.run(0, false).concat().contains(&attributes(1)));
+            w.forget(vec![Stale::Inode(fid(1))]);
+            assert_eq!(
+                w.run(0, false),
+                [vec![attributes(1)]],
+                "the first notification may not be written yet"
+            );
+            w.forget(vec![Stale::All]);
+            assert!(w.run(0, false).concat().contains(&attributes(1)));
+            (0..3).for_each(|number| w.kernel.event(KernelEvent::Written { number, result: Written::Done }));
+            w.run(0, true);
+            assert_eq!(w.ctx.live_tasks(), 0);
+        }
     }
 
     #[test]

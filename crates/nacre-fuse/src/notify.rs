@@ -31,6 +31,13 @@ pub enum Notification {
 }
 
 impl Notification {
+    /// The inode whose attributes are to be forgotten.
+    pub(crate) fn inode(&self) -> Option<Fid> {
+        match self {
+            Self::InvalInode { fid, .. } => Some(*fid),
+            Self::InvalEntry { .. } | Self::Delete { .. } | Self::IncEpoch => None,
+        }
+    }
     /// Whether the kernel may detach a file system that is mounted on a directory of this mount.
     fn detaches(&self) -> bool {
         match self {

@@ -96,9 +96,13 @@ impl Client {
                     tracing::warn!(target_name = %target.name, active, "the administrator set osc.active of a target");
                 })
             }
-            ImportParam::RpcStats => Arm::counters(imports::rpc_stats(&self.ctx, &target), move || {
-                target.clear_slots(self.ctx.wall());
-            }),
+            ImportParam::MdcRpcStats | ImportParam::OscRpcStats => {
+                let text = match param {
+                    ImportParam::OscRpcStats => target.bulk().render(target.slots_since(), self.ctx.wall()),
+                    _ => imports::rpc_stats(&self.ctx, &target),
+                };
+                Arm::counters(text, move || target.clear_slots(self.ctx.wall()))
+            }
             ImportParam::MdcMaxModRpcs | ImportParam::OscMaxModRpcs => {
                 Arm::checked_number(imports::limits(&target).0, move |limit| {
                     if source == Source::Administrator {

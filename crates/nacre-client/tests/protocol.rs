@@ -448,6 +448,8 @@ fn parameters_have_the_fields_names_and_count_requests() {
         "{:?}",
         find(".rpc_stats")
     );
+    let osc = params.iter().find(|p| p.name.starts_with("osc.") && p.name.ends_with(".rpc_stats"));
+    assert!(osc.is_some_and(|p| p.value.contains("pages per rpc         rpcs   % cum % |")), "{osc:?}");
     assert_eq!(find(".max_mod_rpcs_in_flight").value, "7");
     let name = find(".max_mod_rpcs_in_flight").name;
     bed.call(move |c| async move {

@@ -15,6 +15,7 @@ use crate::files::ranges::Share;
 use crate::files::state::FileState;
 use crate::files::table::Open;
 use crate::locks::extents::GrantedExtent;
+use crate::targets::bulk_rpcs::Bulk;
 use crate::targets::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -282,6 +283,7 @@ impl Client {
         loop {
             let len = (range.len - done).min(RPC_BYTES_MAX);
             let request = Read { object, laid, offset: range.offset + done, len: len as u32, lock };
+            let _in_flight = ost.bulk().begin(Bulk::Read, request.offset, len);
             let mut reply = ost.send(ost.request(&request)).await?;
             let bulk = stripes::split_front(&mut reply.frame.bulk, len as usize);
             let read = bulk.iter().map(|b| b.len() as u64).sum::<u64>();
@@ -312,6 +314,7 @@ impl Client {
             let request =
                 Write { object, laid, offset: range.offset + done, owner: file.owner(), mtime, lock };
             let bulk = stripes::split_front(&mut buffers, len as usize);
+            let _in_flight = ost.bulk().begin(Bulk::Write, request.offset, len);
             match self.change_object(ost, Some(open), lock, &request, bulk).await {
                 Ok(reply) => file.note_written(range.stripe, reply.state),
                 Err(e) => {

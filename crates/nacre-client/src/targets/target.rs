@@ -2,6 +2,7 @@
 //! never wait.
 
 use crate::stats::Stats;
+use crate::targets::bulk_rpcs::BulkRpcs;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -23,6 +24,7 @@ pub(crate) struct Target {
     pub(crate) peer: Rc<Peer>,
     /// Latency per request name.
     pub(crate) requests: Stats,
+    bulk: BulkRpcs,
     /// Since when `rpc_stats` counts, if not since the first request.
     slots_since: Cell<Option<Timestamp>>,
     unlocked_reads: Gate,
@@ -45,6 +47,7 @@ impl Target {
             name,
             peer,
             requests: Stats::new(ctx),
+            bulk: BulkRpcs::default(),
             slots_since: Cell::new(None),
             unlocked_reads: Gate::new(ctx, UNLOCKED_MAX),
             unlocked_writes: Gate::new(ctx, UNLOCKED_MAX),
@@ -90,6 +93,10 @@ impl Target {
     pub(crate) fn replaced(&self) -> u32 {
         self.peer.with_import(|import| import.replaced())
     }
+    /// Reads and writes of objects.
+    pub(crate) fn bulk(&self) -> &BulkRpcs {
+        &self.bulk
+    }
     /// Since when `rpc_stats` counts.
     pub(crate) fn slots_since(&self) -> Timestamp {
         self.slots_since.get().unwrap_or(self.requests.start())
@@ -97,6 +104,7 @@ impl Target {
     /// `rpc_stats` counts from now on.
     pub(crate) fn clear_slots(&self, now: Timestamp) {
         self.peer.clear_stats();
+        self.bulk.clear();
         self.slots_since.set(Some(now));
     }
     /// `stats` counts from now on; `rpc_stats` goes on.

@@ -113,8 +113,10 @@ groups! {
         Import: Row::report("import", "The import in full.");
         Active: Row::switch("active", true, "1: calls wait for a server that is down. 0: calls that need it fail at once \
             (EIO).").only(&["osc"]);
-        RpcStats: Row::counters("rpc_stats", InFlight, "Modifying requests by the number in flight when each was \
-            sent.").only(&["mdc", "osc"]);
+        MdcRpcStats: Row::counters("rpc_stats", InFlight, "Modifying requests by the number in flight when each was \
+            sent.").only(&["mdc"]);
+        OscRpcStats: Row::counters("rpc_stats", Table, "Reads and writes sent: their sizes in pages, how many were in \
+            flight when each was sent (with it), and their first page modulo 1024.").only(&["osc"]);
         MdcMaxModRpcs: max_mod_rpcs(7).only(&["mdc"]);
         OscMaxModRpcs: max_mod_rpcs(8).only(&["osc"]);
         MdcMaxRpcs: max_rpcs(8).only(&["mdc"]);

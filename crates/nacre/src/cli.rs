@@ -91,6 +91,7 @@ pub(crate) enum Command {
 pub(crate) enum BenchCommand {
     // Its help is in its own file.
     Md(bench::MdArgs),
+    Io(bench::IoArgs),
     Tree(bench::TreeArgs),
     Floor(bench::FloorArgs),
     #[command(hide = true)]
@@ -117,6 +118,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
         Command::Manual(args) => manual::manual(args),
         Command::FuseGuard(args) => guard::run(args),
         Command::Bench(BenchCommand::Md(args)) => bench::md(args),
+        Command::Bench(BenchCommand::Io(args)) => bench::io(args),
         Command::Bench(BenchCommand::Tree(args)) => bench::tree(args),
         Command::Bench(BenchCommand::Floor(args)) => bench::floor(args),
         Command::Bench(BenchCommand::MdWorker(args)) => bench::worker(args),

@@ -764,3 +764,46 @@ fn the_name_of_a_file_system_chooses_among_mgss() {
     };
     assert_eq!(uuids(&stopped), uuids(&list));
 }
+
+/// Bandwidth on several directories in turn, with several block sizes, shared files, direct I/O, and a picture.
+#[test]
+fn bench_io_measures_every_row_on_every_directory() {
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    let (mount, plain, picture) = (m.mount(), m.made("plain"), m.path("io.svg"));
+    let (mount, plain) = (mount.to_str().unwrap(), plain.to_str().unwrap());
+    let measured = |more: &[&str]| -> serde_json::Value {
+        let args = ["bench", "io", mount, "--vs", plain, "-r", "1", "--size", "1M", "--json"];
+        serde_json::from_str(&m.good(&[&args, more].concat())).unwrap()
+    };
+    for more in
+        [&["--fsync"][..], &["-t", "2", "--shared", "--direct"], &["-t", "2", "--cold", "test -d \"$1\""]]
+    {
+        let json =
+            measured(&[&["--block", "64K,256K", "--picture", picture.to_str().unwrap()], more].concat());
+        let reports = json.as_array().unwrap();
+        assert_eq!(reports.len(), 2, "{json}");
+        for (report, block) in reports.iter().zip([64 << 10, 256 << 10]) {
+            assert_eq!((&report["unit"], &report["block_bytes"]), (&"MiB/s".into(), &block.into()));
+            let rows = report["rows"].as_array().unwrap();
+            assert_eq!(rows.len(), 6, "{report}");
+            for row in rows {
+                assert!(
+                    row["median"].as_f64() > Some(0.0) && row["vs"].as_array().unwrap().len() == 1,
+                    "{row}"
+                );
+            }
+        }
+        let svg = fs::read_to_string(&picture).unwrap();
+        assert_eq!(svg.matches("<circle").count(), 2 * 6 * 2, "{more:?}");
+    }
+    let rows = measured(&["--rows", "random-read,read"]);
+    assert_eq!(rows[0]["rows"][1]["name"], "read", "{rows}");
+    m.refused(&["bench", "io", mount, "--rows", "backwards"], &["unknown row", "strided-write"]);
+    m.refused(&["bench", "io", mount, "--size", "1M", "--block", "3K"], &["--block 3072 does not divide"]);
+    m.refused(&["bench", "io", mount, "--cold", "false", "--size", "1M"], &["the command of --cold"]);
+    for dir in [mount, plain] {
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "nothing is left in {dir}");
+    }
+    up.stop();
+}

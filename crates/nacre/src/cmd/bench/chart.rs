@@ -1,6 +1,5 @@
-//! The picture of a sweep: operations per second over the limit, files and directories side by side (SVG).
+//! Pictures of measurements: rates over a limit or a size, panels side by side (SVG).
 
-use super::sweep::{Report, Row};
 use anyhow::{Context as _, Result, anyhow};
 use plotters::prelude::*;
 use std::path::Path;
@@ -15,62 +14,73 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(0x55, 0x55, 0x55),
 ];
 
-/// Draws `report` into `file`.
-pub(super) fn draw(report: &Report<'_>, file: &Path) -> Result<()> {
-    let text = svg(report).map_err(|e| anyhow!("the picture cannot be drawn: {e}"))?;
+/// One coordinate system.
+#[derive(Debug, PartialEq)]
+pub(super) struct Panel {
+    name: String,
+    below: String,
+    marks: Vec<(f64, String)>,
+    lines: Vec<Line>,
+}
+impl Panel {
+    /// `below`: what the horizontal axis shows; `marks`: positions and texts on it.
+    pub(super) fn new(name: String, below: String, marks: Vec<(f64, String)>, lines: Vec<Line>) -> Self {
+        Self { name, below, marks, lines }
+    }
+}
+
+/// A line with a value at each mark.
+#[derive(Debug, PartialEq)]
+pub(super) struct Line {
+    name: String,
+    values: Vec<f64>,
+}
+impl Line {
+    pub(super) fn new(name: String, values: Vec<f64>) -> Self {
+        Self { name, values }
+    }
+}
+
+/// Draws panels into `file`, all with the same vertical axis.
+pub(super) fn draw(title: &str, panels: &[Panel], file: &Path) -> Result<()> {
+    let text = svg(title, panels).map_err(|e| anyhow!("the picture cannot be drawn: {e}"))?;
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn svg(report: &Report<'_>) -> Result<String, Box<dyn std::error::Error>> {
+fn svg(title: &str, panels: &[Panel]) -> Result<String, Box<dyn std::error::Error>> {
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
-        let who = match report.batch {
-            Some(1) => "tasks of one client".to_owned(),
-            Some(n) => format!("tasks of one client, {n} changes in a request"),
-            None => "processes on one mount".to_owned(),
-        };
-        let title = format!(
-            "{} {who}, round trip {:.1} ms: operations per second",
-            report.processes,
-            report.round_trip_us as f64 / 1000.0
-        );
-        let below = area.titled(&title, ("sans-serif", 20))?;
-        let (files, dirs): (Vec<&Row>, Vec<&Row>) =
-            report.rows.iter().partition(|row| row.phase.starts_with("file"));
-        let panels: Vec<_> = [("files", files), ("directories", dirs)]
-            .into_iter()
-            .filter(|(_, rows)| !rows.is_empty())
-            .collect();
-        for (part, (name, rows)) in below.split_evenly((1, panels.len().max(1))).iter().zip(&panels) {
-            panel(part, name, report, rows)?;
+        let below = area.titled(title, ("sans-serif", 20))?;
+        let values = panels.iter().flat_map(|panel| &panel.lines).flat_map(|line| &line.values);
+        let most = values.copied().fold(1.0, f64::max) * 1.1;
+        for (part, panel) in below.split_evenly((1, panels.len().max(1))).iter().zip(panels) {
+            draw_panel(part, panel, most)?;
         }
         area.present()?;
     }
     Ok(text)
 }
 
-/// One coordinate system; the limits stand on it as they are measured, evenly spaced when each is twice the last.
-fn panel<DB: DrawingBackend>(
+fn draw_panel<DB: DrawingBackend>(
     area: &DrawingArea<DB, plotters::coord::Shift>,
-    name: &str,
-    report: &Report<'_>,
-    rows: &[&Row],
+    panel: &Panel,
+    most: f64,
 ) -> Result<(), Box<dyn std::error::Error>>
 where
     DB::ErrorType: 'static,
 {
-    let most = report.rows.iter().flat_map(|r| &r.ops_per_second).copied().fold(1.0, f64::max) * 1.1;
-    let x = |limit: u16| f64::from(limit.max(1)).log2();
-    let widest = report.limits.iter().copied().max().map_or(1.0, x).max(1.0);
+    let first = panel.marks.first().map_or(0.0, |(x, _)| *x);
+    let (least, widest) =
+        panel.marks.iter().fold((first, first + 1.0), |(low, high), (x, _)| (low.min(*x), high.max(*x)));
     let mut chart = ChartBuilder::on(area)
         .margin(12)
-        .caption(name, ("sans-serif", 16))
+        .caption(&panel.name, ("sans-serif", 16))
         .x_label_area_size(42)
         .y_label_area_size(62)
-        .build_cartesian_2d(-0.15..widest + 0.15, 0.0..most)?;
-    // The axis marks are ours: limits are no round logarithms.
+        .build_cartesian_2d(least - 0.15..widest + 0.15, 0.0..most)?;
+    // The marks of the axis are drawn here, because limits are no round logarithms.
     chart
         .configure_mesh()
         .disable_x_mesh()
@@ -82,21 +92,19 @@ where
         .label_style(("sans-serif", 13))
         .draw()?;
     let bottom = ("sans-serif", 13).into_text_style(area).pos(text_pos());
-    for &limit in report.limits {
-        let at = chart.backend_coord(&(x(limit), 0.0));
-        let (left, top) = area.get_base_pixel();
-        area.draw(&Text::new(limit.to_string(), (at.0 - left, at.1 - top + 8), bottom.clone()))?;
-    }
-    let middle = chart.backend_coord(&(widest / 2.0, 0.0));
     let (left, top) = area.get_base_pixel();
-    area.draw(&Text::new("mdc.*.max_mod_rpcs_in_flight", (middle.0 - left, middle.1 - top + 26), bottom))?;
-    for (row, colour) in rows.iter().zip(COLOURS) {
+    for (x, mark) in &panel.marks {
+        let at = chart.backend_coord(&(*x, 0.0));
+        area.draw(&Text::new(mark.clone(), (at.0 - left, at.1 - top + 8), bottom.clone()))?;
+    }
+    let middle = chart.backend_coord(&(f64::midpoint(least, widest), 0.0));
+    area.draw(&Text::new(panel.below.clone(), (middle.0 - left, middle.1 - top + 26), bottom))?;
+    for (line, colour) in panel.lines.iter().zip(COLOURS) {
         let points: Vec<(f64, f64)> =
-            report.limits.iter().map(|l| x(*l)).zip(row.ops_per_second.iter().copied()).collect();
-        let best = row.ratio.iter().copied().fold(0.0, f64::max);
+            panel.marks.iter().map(|(x, _)| *x).zip(line.values.iter().copied()).collect();
         chart
             .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?
-            .label(format!("{} (up to ×{best:.1})", row.phase))
+            .label(line.name.clone())
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
         chart.draw_series(points.iter().map(|&at| Circle::new(at, 3, colour.filled())))?;
     }
@@ -121,18 +129,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_picture_has_a_line_for_each_phase_and_a_mark_for_each_limit() {
-        let row = |phase| Row {
-            phase,
-            ops_per_second: vec![100.0, 400.0],
-            ratio: vec![1.0, 4.0],
-            ..Row::default()
+    fn a_picture_has_every_line_and_every_mark() {
+        let line = |name: &str| Line { name: name.into(), values: vec![100.0, 400.0] };
+        let panel = |name: &str, lines| Panel {
+            name: name.into(),
+            below: "limit".into(),
+            marks: vec![(0.0, "1".into()), (3.0, "8".into())],
+            lines,
         };
-        let rows = vec![row("file-create"), row("dir-create"), row("dir-remove")];
-        let report = Report { limits: &[1, 8], processes: 16, rows, ..Report::default() };
-        let text = svg(&report).unwrap();
+        let panels =
+            [panel("files", vec![line("create")]), panel("directories", vec![line("mkdir"), line("rmdir")])];
+        let text = svg("16 processes", &panels).unwrap();
         assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"));
-        for word in ["16 processes on one mount", "file-create (up to ×4.0)", "dir-remove (up to ×4.0)"] {
+        for word in ["16 processes", "files", "directories", "create", "mkdir", "rmdir", "limit"] {
             assert!(text.contains(word), "{word}: {text}");
         }
         assert_eq!(text.matches("<circle").count(), 6);

@@ -1,13 +1,14 @@
 //! `nacre bench`: loads that any file system can be put under, so that figures can be compared in one run.
 //!
 //! [`md`] runs on a [`site::Site`]: programs with system calls on a directory ([`crew`]), or tasks on the client core
-//! without the kernel ([`library`]). [`tree`] runs the programs that people use. [`floor`] is a file system to compare
+//! without the kernel ([`library`]). [`io`] measures bandwidth. [`tree`] runs the programs that people use. [`floor`] is a file system to compare
 //! with, [`memory`] its content.
 
 mod batch;
 mod chart;
 mod crew;
 mod floor;
+mod io;
 mod library;
 mod md;
 mod md_args;
@@ -20,6 +21,7 @@ mod tree;
 mod worker;
 
 pub(crate) use floor::{FloorArgs, run as floor};
+pub(crate) use io::{IoArgs, run as io};
 pub(crate) use md::run as md;
 pub(crate) use md_args::MdArgs;
 pub(crate) use tree::{TreeArgs, run as tree};

@@ -15,18 +15,20 @@ pub(super) enum Unit {
     Rate,
     #[serde(rename = "s")]
     Seconds,
+    #[serde(rename = "MiB/s")]
+    Bandwidth,
 }
 impl Unit {
     fn show(self, value: f64) -> String {
         match self {
-            Self::Rate => format!("{value:.0}"),
+            Self::Rate | Self::Bandwidth => format!("{value:.0}"),
             Self::Seconds => format!("{value:.4}"),
         }
     }
     /// How much faster the first directory is than another one.
     fn ratio(self, first: f64, other: f64) -> f64 {
         match self {
-            Self::Rate => first / other.max(1e-9),
+            Self::Rate | Self::Bandwidth => first / other.max(1e-9),
             Self::Seconds => other / first.max(1e-9),
         }
     }
@@ -107,6 +109,18 @@ pub(super) fn measure<P, O>(
 }
 
 impl<O: Serialize> Report<O> {
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.rows.iter().map(|row| row.name)
+    }
+    /// The figure of a row in a directory; 0 is the first directory.
+    pub(super) fn median(&self, row: usize, dir: usize) -> f64 {
+        let row = self.rows.get(row);
+        let figure = match dir.checked_sub(1) {
+            None => row.map(|row| row.median),
+            Some(other) => row.and_then(|row| row.vs.get(other)).map(|versus| versus.median),
+        };
+        figure.unwrap_or(0.0)
+    }
     /// As JSON with stable keys, or a table below the sentence that `head` makes of the options.
     pub(super) fn print(&self, json: bool, head: impl Fn(&O) -> String) -> Result<()> {
         if json {
@@ -115,6 +129,7 @@ impl<O: Serialize> Report<O> {
         let unit = match self.unit {
             Unit::Rate => "op/s",
             Unit::Seconds => "seconds",
+            Unit::Bandwidth => "MiB/s",
         };
         let mut table = output::Table::new(&["row", &format!("{unit} (median)"), "lowest", "highest"]);
         for dir in &self.vs {

@@ -6,7 +6,7 @@
 //! (`rpc_stats`), and so is how many requests an operation takes: a program that looks names up between its changes
 //! cannot fill more slots than its share of changes.
 
-use super::chart;
+use super::chart::{self, Line, Panel};
 use super::md_args::MdArgs;
 use super::report::median;
 use super::site::{Mdc, Site};
@@ -71,7 +71,7 @@ pub(super) fn run(args: &MdArgs, limits: &[u16], site: &mut dyn Site) -> Result<
     }
     let report = report(args, limits, &phases, &cells?);
     if let Some(file) = &args.picture {
-        chart::draw(&report, file)?;
+        chart::draw(&title(&report), &panels(&report), file)?;
     }
     if args.json { output::json(&report) } else { print(&report) }
 }
@@ -140,12 +140,40 @@ fn report<'a>(args: &MdArgs, limits: &'a [u16], phases: &[Phase], cells: &[Vec<C
     }
 }
 
-fn print(report: &Report<'_>) -> Result<()> {
-    let who = match report.batch {
+/// The callers of the load.
+fn who(report: &Report<'_>) -> String {
+    match report.batch {
         Some(1) => "tasks of one client".to_owned(),
         Some(n) => format!("tasks of one client, {n} changes in a request"),
         None => "processes on one mount".to_owned(),
-    };
+    }
+}
+
+fn title(report: &Report<'_>) -> String {
+    let round_trip_ms = report.round_trip_us as f64 / 1000.0;
+    format!("{} {}, round trip {round_trip_ms:.1} ms: operations per second", report.processes, who(report))
+}
+
+/// The picture: files and directories side by side. The limits are evenly spaced when each is twice the one before.
+fn panels(report: &Report<'_>) -> Vec<Panel> {
+    let (files, dirs): (Vec<&Row>, Vec<&Row>) =
+        report.rows.iter().partition(|row| row.phase.starts_with("file"));
+    let panels = [("files", files), ("directories", dirs)].into_iter().filter(|(_, rows)| !rows.is_empty());
+    panels
+        .map(|(name, rows)| {
+            let marks = report.limits.iter();
+            let marks = marks.map(|limit| (f64::from((*limit).max(1)).log2(), limit.to_string()));
+            let lines = rows.into_iter().map(|row| {
+                let best = row.ratio.iter().copied().fold(0.0, f64::max);
+                Line::new(format!("{} (up to ×{best:.1})", row.phase), row.ops_per_second.clone())
+            });
+            Panel::new(name.to_owned(), format!("mdc.*.{LIMIT}"), marks.collect(), lines.collect())
+        })
+        .collect()
+}
+
+fn print(report: &Report<'_>) -> Result<()> {
+    let who = who(report);
     output::line(&format!(
         "{} {who}, {} items each, {} round(s), round trip {:.2} ms",
         report.processes,
@@ -179,4 +207,30 @@ fn print(report: &Report<'_>) -> Result<()> {
         (cells.map(|(mean, most)| format!("{mean:.1} ({most})")).collect(), String::new())
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_picture_has_a_line_for_each_phase_and_a_mark_for_each_limit() {
+        let row = |phase| Row {
+            phase,
+            ops_per_second: vec![100.0, 400.0],
+            ratio: vec![1.0, 4.0],
+            ..Row::default()
+        };
+        let rows = vec![row("file-create"), row("dir-create"), row("dir-remove")];
+        let report = Report { limits: &[1, 8], processes: 16, rows, ..Report::default() };
+        assert!(title(&report).contains("16 processes on one mount"));
+        let panel = |name: &str, lines: &[&str]| {
+            let lines = lines.iter().map(|name| Line::new((*name).to_owned(), vec![100.0, 400.0]));
+            let marks = vec![(0.0, "1".to_owned()), (3.0, "8".to_owned())];
+            Panel::new(name.to_owned(), format!("mdc.*.{LIMIT}"), marks, lines.collect())
+        };
+        let dirs = ["dir-create (up to ×4.0)", "dir-remove (up to ×4.0)"];
+        let expected = [panel("files", &["file-create (up to ×4.0)"]), panel("directories", &dirs)];
+        assert_eq!(panels(&report), expected);
+    }
 }

@@ -126,7 +126,7 @@ fn layout_of(path: &Path) -> Result<LayoutText> {
 }
 
 /// `4M`, `65536`, `1g`: bytes.
-fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let suffix = text.get(digits.len()..).unwrap_or("");
     let number: u64 = digits.parse().map_err(|_| format!("{text:?} is no size: try 1M or 65536"))?;

@@ -10,10 +10,13 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
+use nacre_node::join_all;
 use nacre_types::{Errno, Fid, OstIndex, Timestamp};
 
 /// The first report of an attach comes after that time.
 const ATTACH_QUIET: Duration = Duration::from_secs(1);
+/// OSTs that are up are reached within that time, so that `nacre status` after a mount does not find them missing.
+const OSTS_WAIT: Duration = Duration::from_millis(500);
 
 impl Client {
     /// The MDT that has the inode of this FID: where every request about the inode goes, and for a directory those about its
@@ -110,6 +113,12 @@ impl Client {
                 reported.push(waits);
             }
         };
+        if end.is_ok() {
+            let reached =
+                join_all(self.mount.osts().into_iter().map(|ost| async move { ost.peer.connected().await }));
+            // One that is down does not keep the mount.
+            let _down = self.ctx.timeout(self.ctx.now() + OSTS_WAIT, reached).await;
+        }
         report(end.map_or_else(Attach::Failed, |()| Attach::Ready));
     }
 

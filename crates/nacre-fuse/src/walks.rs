@@ -76,7 +76,11 @@ impl<T> Walks<T> {
     pub(crate) fn replied(&mut self, pid: u32, opcode: u32, error: Option<Errno>, now: Instant) -> bool {
         if error == Some(Errno::ESTALE) {
             let known = self.0.remove(&pid);
-            if known.is_some() || !self.has_room(now) {
+            // A second walk looks names up before it opens a file. Without that the file is opened by its handle, for
+            // which ESTALE is the right error, each time.
+            let is_second =
+                known.is_some_and(|walk| walk.lookups > 0 || !matches!(opcode, op::OPEN | op::OPENDIR));
+            if is_second || !self.has_room(now) {
                 return true;
             }
             self.0.insert(pid, Walk { is_certain: true, ..Walk::new(now) });
@@ -157,6 +161,14 @@ mod tests {
         // A directory that is gone, named by the call itself.
         assert!(!walks.replied(PID, op::LOOKUP, STALE, at(3)));
         assert!(walks.replied(PID, op::LOOKUP, STALE, at(4)));
+    }
+
+    #[test]
+    fn a_file_that_is_opened_by_its_handle_is_stale_each_time() {
+        let mut walks = Walks::<()>::default();
+        for n in 0..3 {
+            assert!(!walks.replied(PID, op::OPEN, STALE, at(n)));
+        }
     }
 
     #[test]

@@ -76,10 +76,9 @@ impl<T> Walks<T> {
     pub(crate) fn replied(&mut self, pid: u32, opcode: u32, error: Option<Errno>, now: Instant) -> bool {
         if error == Some(Errno::ESTALE) {
             let known = self.0.remove(&pid);
-            // A second walk looks names up before it opens a file. Without that the file is opened by its handle, for
-            // which ESTALE is the right error, each time.
-            let is_second =
-                known.is_some_and(|walk| walk.lookups > 0 || !matches!(opcode, op::OPEN | op::OPENDIR));
+            // A second walk looks names up first. Without that a file is opened by its handle, for which ESTALE is the
+            // right error, each time.
+            let is_second = known.is_some_and(|walk| walk.lookups > 0 || opcode == op::LOOKUP);
             if is_second || !self.has_room(now) {
                 return true;
             }
@@ -167,6 +166,7 @@ mod tests {
     fn a_file_that_is_opened_by_its_handle_is_stale_each_time() {
         let mut walks = Walks::<()>::default();
         for n in 0..3 {
+            assert!(!walks.replied(PID, op::GETATTR, STALE, at(n)));
             assert!(!walks.replied(PID, op::OPEN, STALE, at(n)));
         }
     }

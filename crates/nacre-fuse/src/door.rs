@@ -229,7 +229,11 @@ impl<O: Ops> Door<O> {
     pub(crate) fn reply(&self, request: &FuseRequest, reply: Reply) {
         self.running.borrow_mut().remove(&request.unique());
         let (pid, opcode, error) = (request.header.pid, request.opcode(), reply.as_ref().err().copied());
-        let is_gone = self.moved().walks().replied(pid, opcode, error, self.ctx.now());
+        let is_gone = {
+            let mut moved = self.moved();
+            let by_path = opcode == op::LOOKUP || moved.is_directory(request.node());
+            moved.walks().replied(pid, (opcode, by_path), error, self.ctx.now())
+        };
         let reply = if is_gone { Err(Errno::ENOENT) } else { reply };
         self.ctx.push(Effect::Door(Box::new(FuseEffect::Reply(request.reply(reply)))));
     }

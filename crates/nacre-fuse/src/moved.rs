@@ -132,6 +132,10 @@ impl Moved {
         }
         self.stand_ins.get(&nodeid).map(|stand_in| stand_in.fid.ino())
     }
+    /// Whether the kernel knows the node as a directory.
+    pub(crate) fn is_directory(&self, node: u64) -> bool {
+        self.stand_ins.contains_key(&node) || self.known.contains_key(&Fid::from_ino(node))
+    }
     /// The directories that have stand-ins.
     pub(crate) fn with_stand_ins(&self) -> impl Iterator<Item = Fid> {
         self.stand_ins.values().map(|stand_in| stand_in.fid)
@@ -361,7 +365,7 @@ mod tests {
             self.1 += 1;
             self.0.arrived(pid, place.0, at(self.1));
             let number = self.0.looked_up(dir, place, pid, at(self.1));
-            assert!(!self.0.walks.replied(pid, op::LOOKUP, None, at(self.1)));
+            assert!(!self.0.walks.replied(pid, (op::LOOKUP, true), None, at(self.1)));
             number
         }
         fn is_own(&mut self, dir: Fid, place: (u64, &[u8]), pid: u32) -> bool {

@@ -72,13 +72,20 @@ impl<T> Walks<T> {
         }
         tried
     }
-    /// A request of a thread has a reply. Returns whether ESTALE has to become ENOENT.
-    pub(crate) fn replied(&mut self, pid: u32, opcode: u32, error: Option<Errno>, now: Instant) -> bool {
+    /// A request of a thread has a reply. Returns whether ESTALE has to become ENOENT. `by_path`: only a walk makes such a
+    /// request.
+    pub(crate) fn replied(
+        &mut self,
+        pid: u32,
+        (opcode, by_path): (u32, bool),
+        error: Option<Errno>,
+        now: Instant,
+    ) -> bool {
         if error == Some(Errno::ESTALE) {
             let known = self.0.remove(&pid);
-            // A second walk looks names up first. Without that a file is opened by its handle, for which ESTALE is the
-            // right error, each time.
-            let is_second = known.is_some_and(|walk| walk.lookups > 0 || opcode == op::LOOKUP);
+            // A second walk looks names up before it comes to a file. Without that the file is opened by its handle, for
+            // which ESTALE is the right error, each time.
+            let is_second = known.is_some_and(|walk| walk.lookups > 0 || by_path);
             if is_second || !self.has_room(now) {
                 return true;
             }
@@ -152,34 +159,35 @@ mod tests {
     #[test]
     fn the_second_stale_reply_of_a_call_becomes_enoent() {
         let mut walks = Walks::<()>::default();
-        assert!(!walks.replied(PID, op::OPEN, STALE, at(0)), "the kernel walks again");
+        assert!(!walks.replied(PID, (op::OPEN, false), STALE, at(0)), "the kernel walks again");
         assert!(walks.is_certain(PID) && !walks.is_certain(8));
-        assert!(!walks.replied(PID, op::LOOKUP, None, at(1)));
-        assert!(walks.replied(PID, op::OPEN, STALE, at(2)));
+        assert!(!walks.replied(PID, (op::LOOKUP, true), None, at(1)));
+        assert!(walks.replied(PID, (op::OPEN, false), STALE, at(2)));
         assert!(!walks.is_certain(PID), "the call has ended");
         // A directory that is gone, named by the call itself.
-        assert!(!walks.replied(PID, op::LOOKUP, STALE, at(3)));
-        assert!(walks.replied(PID, op::LOOKUP, STALE, at(4)));
+        assert!(!walks.replied(PID, (op::LOOKUP, true), STALE, at(3)));
+        assert!(walks.replied(PID, (op::LOOKUP, true), STALE, at(4)));
     }
 
     #[test]
     fn a_file_that_is_opened_by_its_handle_is_stale_each_time() {
         let mut walks = Walks::<()>::default();
         for n in 0..3 {
-            assert!(!walks.replied(PID, op::GETATTR, STALE, at(n)));
-            assert!(!walks.replied(PID, op::OPEN, STALE, at(n)));
+            assert!(!walks.replied(PID, (op::GETATTR, false), STALE, at(n)));
+            assert!(!walks.replied(PID, (op::OPEN, false), STALE, at(n)));
         }
     }
 
     #[test]
     fn a_thread_is_forgotten_when_its_call_has_ended() {
         let mut walks = Walks::<()>::default();
-        let begin = |walks: &mut Walks<()>, ms| assert!(!walks.replied(PID, op::OPEN, STALE, at(ms)));
+        let begin =
+            |walks: &mut Walks<()>, ms| assert!(!walks.replied(PID, (op::OPEN, false), STALE, at(ms)));
         begin(&mut walks, 0);
-        walks.replied(PID, op::LOOKUP, None, at(1));
-        walks.replied(PID, op::RELEASE, None, at(1));
+        walks.replied(PID, (op::LOOKUP, true), None, at(1));
+        walks.replied(PID, (op::RELEASE, false), None, at(1));
         assert!(walks.second(PID).is_some(), "a file was closed before");
-        walks.replied(PID, op::OPEN, None, at(2));
+        walks.replied(PID, (op::OPEN, false), None, at(2));
         assert!(walks.second(PID).is_none(), "it was opened");
         begin(&mut walks, 3);
         assert!(walks.arrived(PID, 1, at(1003)).is_none() && walks.second(PID).is_some());
@@ -187,13 +195,16 @@ mod tests {
         begin(&mut walks, 3000);
         for _ in 0..=LOOKUPS_MAX {
             assert!(walks.second(PID).is_some());
-            walks.replied(PID, op::LOOKUP, None, at(3001));
+            walks.replied(PID, (op::LOOKUP, true), None, at(3001));
         }
         assert!(walks.second(PID).is_none());
         for pid in 0..THREADS_MAX as u32 {
-            assert!(!walks.replied(pid, op::OPEN, STALE, at(4000)));
+            assert!(!walks.replied(pid, (op::OPEN, false), STALE, at(4000)));
         }
-        assert!(walks.replied(THREADS_MAX as u32, op::OPEN, STALE, at(4000)), "there is no room");
-        assert!(!walks.replied(THREADS_MAX as u32, op::OPEN, STALE, at(5001)), "the others are silent");
+        assert!(walks.replied(THREADS_MAX as u32, (op::OPEN, false), STALE, at(4000)), "there is no room");
+        assert!(
+            !walks.replied(THREADS_MAX as u32, (op::OPEN, false), STALE, at(5001)),
+            "the others are silent"
+        );
     }
 }

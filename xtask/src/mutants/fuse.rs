@@ -63,7 +63,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a second ESTALE reaches the program",
         "crates/nacre-fuse/src/walks.rs",
-        &[("if known.is_some() || !self.has_room(now) {", "if known.is_none() && !self.has_room(now) {")],
+        &[("if is_second || !self.has_room(now) {", "if !is_second && !self.has_room(now) {")],
     )
     .found_by(
         "nacre-fuse",

@@ -1,8 +1,8 @@
 //! Verification of an OST's rows against each other, against its blobs and against its accounts, for `nacre check`.
 //!
 //! Reads only. Checked are: every object row and its block rows (masks inside the size, block counts, blob long enough,
-//! no block marked as lost, with `sums` the checksum of every written block), block rows and tombstones without or with
-//! an object, the count of objects, usage per owner. The following are counted and reported, but are not problems: a
+//! no block marked as lost and, with the option `sums`, the checksum of every written block), block rows without an object,
+//! tombstones with one, the count of objects, usage per owner. The following are counted and reported, but are not problems: a
 //! blob without rows (space that a crash left behind); after an unplanned stop, in regions that were changed or marked
 //! after the last stable write, bytes that are missing and checksums that differ. An overwrite that a crash interrupted
 //! before its row was written leaves such a checksum; the next start examines these regions.

@@ -212,7 +212,7 @@ impl Store {
         let is_promised = row.version == 0 && bytes <= crate::room::OBJECT_BYTES;
         if is_promised { Ok(()) } else { self.grow(bytes).await }
     }
-    /// Waits for space that is being freed. No range of an object is locked here, so the freeing goes on.
+    /// Waits for space that is being freed. The caller has locked no range of an object, so the freeing is not blocked.
     async fn grow(&self, bytes: u64) -> Result<(), Errno> {
         let deadline = self.core.ctx.now() + FREE_TIMEOUT;
         loop {

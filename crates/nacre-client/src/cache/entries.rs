@@ -1,12 +1,12 @@
 //! Names in directories: which inode a name leads to, or that there is no such name.
 //!
-//! Rules: (1) a name is valid while the UPDATE bit of its directory is held, or the LOOKUP bit of the inode that it
-//! leads to; a name that is not there only under UPDATE of the directory. It is removed when neither is held any more.
-//! (2) Own changes of a name count by their transnos; a read from before the latest own change proves nothing about the
-//! name. (3) A directory is `complete` if it was made by this mount or listed from its start to its end, with UPDATE
-//! held all the time: then a name that is missing here does not exist. The directory can be listed from here only if
-//! the cookie of every name is known; only listings by the MDT contain cookies. Names and, per directory, names that
-//! are not there are bounded.
+//! Rules: (1) A positive entry is valid while this mount holds the UPDATE bit of its directory, or the LOOKUP bit of the
+//! inode that it leads to; a negative entry (the name does not exist) is valid only under UPDATE of the directory. An
+//! entry is removed when no bit covers it any more. (2) Replies to own changes of a name are ordered by transno; a read
+//! that was executed before the latest own change is ignored. (3) A directory is `complete` if it was created by this
+//! mount or listed from its start to its end, with UPDATE held all the time: then a name that is missing here does not
+//! exist. The directory can be listed from here only if the cookie of every name is known; only listings by the MDT
+//! contain cookies. The number of names is bounded, and so is the number of negative entries of a directory.
 
 use crate::api::ListedEntry;
 use alloc::collections::BTreeMap;
@@ -348,8 +348,8 @@ impl Entries {
 
     // ---- listings
 
-    /// This mount has made the directory.
-    pub(super) fn made(&mut self, dir: Fid) {
+    /// This mount has created the directory, so it is known to be empty.
+    pub(super) fn created_dir(&mut self, dir: Fid) {
         self.dirs.entry(dir).or_default().is_complete = true;
     }
     /// A page of a listing begins behind a cookie, with UPDATE of the directory granted by its reply.

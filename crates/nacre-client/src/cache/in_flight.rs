@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::Fid;
 
-/// What a request may change; only the cache looks into it.
+/// The names and inodes that a request may change; only the cache reads it.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Touches {
     /// Inodes of which the attributes change.

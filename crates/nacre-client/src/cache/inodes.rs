@@ -3,8 +3,8 @@
 //! Rules: (1) an inode is in the table while this mount has a lock on it. State that a bit protects is dropped when the
 //! bit ends, so that it is not used again when the bit is granted anew. (2) A reply to a read counts only for the bits
 //! that it grants itself: other bits may have been lost and granted again since the read. (3) Replies to this mount's
-//! own changes carry transnos. A reply that does not contain the latest own change is not taken; an own change from
-//! before the grant of the lock proves nothing, because others may have changed the inode in between. (4) Other state
+//! own changes carry transnos. A reply is ignored if it was executed before the latest own change, or before the lock
+//! was granted, because others may have changed the inode in between. (4) Other state
 //! (extended attributes, the target of a symbolic link) is kept if it was read while the bits were held:
 //! [`Inodes::serial`] shows whether they were lost meanwhile. The bytes of this state are bounded.
 
@@ -154,10 +154,10 @@ impl Inodes {
     ) -> (Vec<(Fid, Bytes)>, bool) {
         let Some(inode) = self.table.get_mut(&fid) else { return (Vec::new(), false) };
         let mut names = Vec::new();
-        let mut told = false;
+        let mut used_by_kernel = false;
         if ended.intersects(InodeBits::PERM | InodeBits::UPDATE | InodeBits::SIZE) {
             inode.entry = None;
-            told = core::mem::take(&mut inode.kernel_until) > now;
+            used_by_kernel = core::mem::take(&mut inode.kernel_until) > now;
         }
         if ended.intersects(InodeBits::LOOKUP) {
             names = core::mem::take(&mut inode.names);
@@ -171,7 +171,7 @@ impl Inodes {
             self.forgotten = self.forgotten.max(gone.changed_at);
             self.bytes -= gone.bytes;
         }
-        (names, told)
+        (names, used_by_kernel)
     }
 
     // ---- names under LOOKUP

@@ -347,7 +347,7 @@ impl Changing {
                         && bits_of(&granted, entry.attr.fid).contains(InodeBits::UPDATE)
                         && entry.attr.is_dir()
                     {
-                        tables.made_dir(entry.attr.fid);
+                        tables.created_dir(entry.attr.fid);
                     }
                 }
                 tail.changed.iter().for_each(|entry| tables.changed_inode(at, as_sent(entry.clone(), tail)));

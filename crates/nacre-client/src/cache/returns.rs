@@ -3,7 +3,7 @@
 //!
 //! One task per MDT does this in rounds. Locks that end during a round are returned by the next round, all together,
 //! so a lock is never returned while the kernel still forgets what depends on it. After a restart of the MDT, the task
-//! reports that this mount and its kernel rely on no lock of an earlier start any more.
+//! reports that this mount and its kernel no longer use locks of an earlier start.
 
 use crate::cache::kernel::Stale;
 use alloc::vec::Vec;

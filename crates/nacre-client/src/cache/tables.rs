@@ -1,7 +1,8 @@
-//! Locks, inodes, names and changes under way, taken together: what may be served, and what a reply or the end of a lock
-//! changes.
+//! Locks, inodes, names and changes under way, taken together: decides whether a call may be served from the cache, and
+//! applies replies and lost locks to all tables.
 //!
-//! Everything here happens in one visit and without I/O. [`super::metadata::MetadataCache`] sends what follows from it.
+//! Everything here happens in one visit and without I/O. [`super::metadata::MetadataCache`] sends the resulting
+//! notifications and requests.
 
 use crate::api::ListedEntry;
 use crate::cache::entries::{Entries, Gone, Named, Under};
@@ -218,9 +219,9 @@ impl Tables {
     pub(super) fn page_ends(&mut self, dir: Fid, last: u64, eof: bool) {
         self.entries.page_ends(dir, last, eof);
     }
-    /// This mount has made the directory: all its names are known.
-    pub(super) fn made_dir(&mut self, dir: Fid) {
-        self.entries.made(dir);
+    /// This mount has created the directory: all its names are known.
+    pub(super) fn created_dir(&mut self, dir: Fid) {
+        self.entries.created_dir(dir);
     }
     /// The MDT has recorded an access time that this mount has sent.
     pub(super) fn accessed(&mut self, fid: Fid, atime: Timestamp) {

@@ -114,8 +114,8 @@ impl Client {
         let before =
             if args.append { file.long_append.next_piece(args.handle, args.offset, len) } else { None };
         let (rest, locks, order) = match before {
-            Some(kept) => {
-                let (rest, locks, order) = kept.into_parts();
+            Some(pending) => {
+                let (rest, locks, order) = pending.into_parts();
                 (rest - len, locks, order)
             }
             None => {

@@ -22,8 +22,8 @@ use nacre_types::{Instant, OpenHandle};
 /// The locks of an append, one for each object, in the order of the stripes.
 pub(crate) type AppendLocks = Vec<(Rc<Target>, GrantedExtent)>;
 
-/// The locks that the next piece needs.
-pub(crate) struct KeptLocks {
+/// An append whose next piece has not arrived, with the locks that this piece needs.
+pub(crate) struct PendingAppend {
     handle: OpenHandle,
     /// Where the kernel will say that the next piece goes.
     next_offset: u64,
@@ -33,7 +33,7 @@ pub(crate) struct KeptLocks {
     order: RangeGuard,
 }
 
-impl KeptLocks {
+impl PendingAppend {
     /// Bytes that the call has left, the extent locks, and the place among the operations of this mount.
     pub(super) fn into_parts(self) -> (u64, AppendLocks, RangeGuard) {
         (self.rest, self.locks, self.order)
@@ -43,7 +43,7 @@ impl KeptLocks {
 /// The append of a file that has pieces to come.
 #[derive(Default)]
 pub(crate) struct LongAppend {
-    kept: RefCell<Option<KeptLocks>>,
+    pending: RefCell<Option<PendingAppend>>,
     /// The locks are released at this time.
     deadline: Cell<Instant>,
     /// A task waits for the deadline.
@@ -51,18 +51,18 @@ pub(crate) struct LongAppend {
 }
 
 impl LongAppend {
-    /// The locks, if this is the next piece. Any other append ends what was kept.
-    pub(crate) fn next_piece(&self, handle: OpenHandle, offset: u64, len: u64) -> Option<KeptLocks> {
-        let kept = self.kept.take()?;
-        (kept.handle == handle && kept.next_offset == offset && len <= kept.rest).then_some(kept)
+    /// The locks, if this is the next piece. Any other append releases them.
+    pub(crate) fn next_piece(&self, handle: OpenHandle, offset: u64, len: u64) -> Option<PendingAppend> {
+        let pending = self.pending.take()?;
+        (pending.handle == handle && pending.next_offset == offset && len <= pending.rest).then_some(pending)
     }
-    /// No further piece is waited for.
+    /// Releases the locks: the mount no longer waits for a further piece.
     pub(crate) fn end(&self) {
-        drop(self.kept.take());
+        drop(self.pending.take());
     }
     /// The same, when a handle is closed.
     pub(crate) fn end_of(&self, handle: OpenHandle) {
-        if self.kept.borrow().as_ref().is_some_and(|kept| kept.handle == handle) {
+        if self.pending.borrow().as_ref().is_some_and(|pending| pending.handle == handle) {
             self.end();
         }
     }
@@ -75,7 +75,8 @@ impl LongAppend {
         deadline: Instant,
     ) -> bool {
         let Piece { handle, offset, len, rest } = *piece;
-        *self.kept.borrow_mut() = Some(KeptLocks { handle, next_offset: offset + len, rest, locks, order });
+        *self.pending.borrow_mut() =
+            Some(PendingAppend { handle, next_offset: offset + len, rest, locks, order });
         self.deadline.set(deadline);
         !self.watched.replace(true)
     }
@@ -85,7 +86,7 @@ impl LongAppend {
     /// The deadline has passed; true if locks were released.
     pub(super) fn expire(&self) -> bool {
         self.watched.set(false);
-        self.kept.take().is_some()
+        self.pending.take().is_some()
     }
 }
 

@@ -53,7 +53,7 @@ const RENEWED_AFTER: Duration = Duration::from_secs(24 * 3600);
 pub(crate) struct Accessed {
     /// The access time in the latest attributes from the MDT.
     atime: Cell<Timestamp>,
-    /// The latest change of the file that this mount knows of, of its bytes or of its attributes.
+    /// The latest change of the file's bytes or attributes that this mount has seen.
     changed: Cell<Timestamp>,
     /// An access that the MDT has not recorded.
     pending: Cell<Option<Timestamp>>,

@@ -1,7 +1,8 @@
 //! Sending of closes: each in a request of its own while there are enough slots, several in one batch while slots are scarce.
 //!
-//! Reason: a program that creates files takes two slots for each, and no caller waits for the close. With all slots in use half
-//! of them would be spent on closes; a batch of closes needs only the extra slot that a CLOSE may use.
+//! Reason: a program that creates files takes two slots for each, one of them for the close, for which no caller waits.
+//! With all slots in use, half of them would be spent on closes; a batch of closes needs only the extra slot that a CLOSE
+//! may use.
 //!
 //! Rules: (1) while slots are free, a close is sent at once, as a CLOSE. (2) While slots are scarce, one batch of closes is
 //! under way; later closes are collected and sent when the batch has its reply, or when they fill a batch. So a close waits

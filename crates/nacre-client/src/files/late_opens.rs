@@ -17,7 +17,7 @@ use core::cell::{Cell, RefCell};
 use nacre_node::{Ctx, WaitList};
 use nacre_types::Fid;
 
-/// Opens that one MDT does not know of.
+/// Opens that were not reported to one MDT.
 const LATE_OPENS_MAX: usize = 4096;
 
 /// The opens of one inode.
@@ -28,7 +28,7 @@ struct OfInode {
     reporting: usize,
 }
 
-/// The opens that an MDT does not know of.
+/// The opens that were not reported to one MDT.
 pub(crate) struct LateOpens {
     by_fid: RefCell<BTreeMap<Fid, OfInode>>,
     count: Cell<usize>,
@@ -51,7 +51,7 @@ impl LateOpens {
         self.count.set(self.count.get() + 1);
         self.by_fid.borrow_mut().entry(open.file.fid).or_default().unknown.push(open.clone());
     }
-    /// Takes an open out that ends, or that is requested now. False: the MDT knows it, or is being told.
+    /// Removes an open that ends, or that is requested now. False: it has been reported, or its report is under way.
     pub(crate) fn remove(&self, open: &Open) -> bool {
         if open.at_mdt() != AtMdt::Unknown {
             return false;

@@ -1,5 +1,5 @@
-//! Extent locks of OSTs, held for the time of one operation; those of an append until the last piece of its call
-//! (`long_append`).
+//! Extent locks of OSTs. An operation holds its locks until it ends; an append that comes in pieces holds them until its
+//! last piece (`long_append`).
 //!
 //! Invariants: (1) locks of one operation are taken in (stripe, offset) order; (2) every requested lock is
 //! cancelled, also when the operation fails: dropping [`GrantedExtent`] sends the cancel. Not here: waiting for a

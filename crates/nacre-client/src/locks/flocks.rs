@@ -1,4 +1,4 @@
-//! flock(2), fcntl(2) and OFD locks: kept at the MDT, with the waits of this mount.
+//! flock(2), fcntl(2) and OFD locks: the MDT has the locks, this file the requests of this mount that wait for one.
 //!
 //! Invariants: (1) a waiting request gets a reply at once and is completed by a callback (`pending`), so it holds no slot; (2)
 //! an interrupted wait ends when the MDT has decided whether the grant or the cancel was first; (3) after a callback the request

@@ -32,7 +32,7 @@ pub(crate) struct Mdt {
     flocks: PendingFlocks,
     /// Closes that wait to be sent to this MDT.
     closes: CloseQueue,
-    /// Opens of which this MDT does not know.
+    /// Opens that were made without a request and not yet reported to this MDT.
     late_opens: LateOpens,
     /// Changes sent to this MDT so far.
     changes: Cell<u64>,

@@ -18,7 +18,7 @@ const OST_RPCS: u16 = ImportParam::OscMaxRpcs.row().default_u16();
 /// may wait for an operation of ours that holds locks and needs to be sent. So they never take all the room.
 const UNLOCKED_MAX: u64 = 6;
 
-/// A target and what was asked of it. What other files reach is fixed, or guards its own state.
+/// A target and the counters of its requests. The fields that other files reach never change, or guard their own state.
 pub(crate) struct Target {
     pub(crate) name: String,
     pub(crate) peer: Rc<Peer>,
@@ -107,7 +107,7 @@ impl Target {
         self.bulk.clear();
         self.slots_since.set(Some(now));
     }
-    /// `stats` counts from now on; `rpc_stats` goes on.
+    /// `stats` starts again at zero; `rpc_stats` is not reset.
     pub(crate) fn clear_requests(&self) {
         self.slots_since.set(Some(self.slots_since()));
         self.requests.clear();

@@ -1,11 +1,11 @@
 //! The inode-bit locks that a mount has been granted by one MDT.
 //!
 //! Rules: (1) a lock is valid on the connection epoch of its grant; a new epoch begins without locks. (2) The tasks that
-//! process grants and callbacks may run in any order. Both carry numbers of one sequence of the MDT: bits that a callback or
-//! a cancel has ended up to a number are not taken from a grant with a smaller number. The latest of these ends are
-//! remembered; a grant that is older than all of them is discarded. (3) Bits end here first; then the caller drops what they
-//! protected and notifies its kernel; then the acknowledgement or the cancel is sent, with the number that this table
-//! gives. (4) Beyond the limit the locks that were not used for the longest time are cancelled, in batches.
+//! process grants and callbacks may run in any order. Both carry numbers of one sequence of the MDT: a grant is ignored for
+//! the bits that a callback or cancel with a greater number has ended. Only the latest of these ends are remembered; a
+//! grant with a smaller number than a forgotten end is discarded. (3) Bits end here first; then the caller drops the state
+//! that they protected and notifies its kernel; then it sends the acknowledgement or the cancel, with the number that this
+//! table returned. (4) Beyond the limit the least recently used locks are cancelled, in batches.
 //!
 //! Not here: what the bits protect, the lease (`nacre-client`), which bits conflict (`policy/inodebits.rs`).
 

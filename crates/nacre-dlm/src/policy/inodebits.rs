@@ -4,7 +4,7 @@
 //! point in time, not an interval: it takes no lock, but it conflicts with the locks of others like a request in EX. A
 //! holder never conflicts with itself, except that a client returns OPEN before its own change removes the last name of an
 //! inode (`nacre-mdt`). The bits of a positive directory entry are those of its child (LOOKUP); a negative
-//! entry, a listing and the attributes of a directory are valid under UPDATE of the directory. SIZE is not one of Lustre's.
+//! entry, a listing and the attributes of a directory are valid under UPDATE of the directory. Lustre has no SIZE bit.
 //!
 //! Not here: who holds what (`server/inode_locks.rs`, `client/inode_locks.rs`), and which operation changes which bits
 //! (`nacre-mdt`).

@@ -12,10 +12,10 @@
 //! Invariants: (1) two holders never have the same bit in conflicting modes; (2) no bit is granted for which a change
 //! waits, which is being revoked from its claimant, or which is paused after a revoke, so a waiting change waits for
 //! fewer locks with each acknowledgement; (3) a bit has at most one unacknowledged callback to its holder; (4) a ticket
-//! that becomes ready says so once, in the order of the tickets of an inode; (5) every bit that a client may believe to
-//! hold is held here, because claims, losses, grants and callbacks carry numbers of one sequence: a claim from before a
-//! loss does not stand for the lost bits, the client discards grants with a smaller number than a callback on the same
-//! bits, and a cancel with a smaller number than the latest grant is ignored.
+//! that becomes ready is reported once, in the order of the tickets of an inode; (5) this table has every bit that a
+//! client may use. Claims, losses, grants and callbacks carry numbers of one sequence for that: a claim with a smaller
+//! number than a loss no longer counts for the lost bits, the client discards a grant with a smaller number than a
+//! callback on the same bits, and a cancel with a smaller number than the latest grant is ignored.
 //!
 //! Not here: modes and bits (`policy/inodebits.rs`), messages and deadlines of callbacks (`nacre-target`), rows.
 

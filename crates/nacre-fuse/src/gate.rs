@@ -12,7 +12,7 @@
 //! validity is running, the clocks are compared every [`CLOCK_LOOK`]; after a suspend everything is forgotten. Until then,
 //! at most [`CLOCK_LOOK`] after the resume, the kernel may use what ran out during the suspend.
 //!
-//! Not here: which validity a reply gets and what is forgotten (`kernel_cache.rs`), the writing of notifications
+//! Not here: which validity a reply gets and what is forgotten (`kernel_cache/`), the writing of notifications
 //! (`notify.rs`).
 
 use crate::neighbours::Neighbours;

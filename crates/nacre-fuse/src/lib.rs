@@ -5,7 +5,7 @@
 //! `Effect::Door(FuseEffect::Reply)` → the thread that leaves the island sends it. No thread is woken on this path.
 //! Where the kernel supports it, requests come through io_uring instead, a queue and a thread per CPU (`uring`).
 //!
-//! The kernel caches names and attributes while the client's locks cover them (`kernel_cache.rs`), and no file data: every
+//! The kernel caches names and attributes while the client's locks cover them (`kernel_cache/`), and no file data: every
 //! open is FOPEN_DIRECT_IO. Node number = inode number = FID; only a directory that another mount has moved may
 //! get another node number for a moment (`moved.rs`).
 

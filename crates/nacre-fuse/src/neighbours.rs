@@ -1,10 +1,10 @@
 //! Neighbours: file systems that are mounted on directories of this mount.
 //!
-//! The kernel detaches a neighbour when the name on which it is mounted is invalidated by INC_EPOCH, also if the name stays
-//! what it is. So while there are neighbours names get no validity, and no INC_EPOCH is written. Names that were valid
-//! before expire as soon as the first neighbour is seen, by a thread that waits for changes of the table of mounts
-//! (`kernel_cache.rs`). An INC_EPOCH is preceded by a look too, which costs one poll unless mounts have changed. Seen are the
-//! mounts of this process's name space.
+//! The kernel detaches a neighbour when the name on which it is mounted is invalidated by INC_EPOCH or INVAL_ENTRY, also
+//! if the name stays what it is. So while there are neighbours, names get no validity, and neither is written. Names that
+//! were valid before expire as soon as the first neighbour is seen by a thread that waits for changes of the table of
+//! mounts (`kernel_cache/expire.rs`). The notifications named above are preceded by a look, too, which costs one poll unless
+//! mounts have changed. Only the mounts of this process's name space are seen.
 
 use crate::table;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};

@@ -6,7 +6,7 @@
 //! and [`Notifier::submit`] refuses. A thread apart sends the notifications that never wait (epochs, attributes), however
 //! many of the others are stuck. The completion is reported to the submitter.
 //!
-//! Not here: the decision to notify, and the fallback for a late notification (`kernel_cache.rs`).
+//! Not here: the decision to notify, and the fallback for a late notification (`kernel_cache/`).
 
 use crate::abi::{self, Field, OutHeader, notify};
 use crate::gate::{Counted, Gate};
@@ -21,8 +21,11 @@ use std::thread::{Builder, JoinHandle};
 pub enum Notification {
     /// Forget the attributes of an inode, and its cached pages in a range (`len` 0 = to the end).
     InvalInode { fid: Fid, pages: Option<(u64, u64)> },
-    /// A name is valid no longer: its next use makes a LOOKUP. Waits for the kernel's lock of the directory.
+    /// Forget a name. Waits for the kernel's lock of the directory; detaches a file system that is mounted on the name.
     InvalEntry { parent: Fid, name: Vec<u8> },
+    /// The next use of a name makes a LOOKUP, unless the reply to an earlier one is taken over later. Waits like
+    /// `InvalEntry`, and detaches nothing.
+    ExpireEntry { parent: Fid, name: Vec<u8> },
     /// A name is gone together with its inode. Waits like `InvalEntry`.
     Delete { parent: Fid, child: Fid, name: Vec<u8> },
     /// Forget all names, at their next use. Takes no lock; detaches file systems that are mounted on directories of
@@ -35,14 +38,15 @@ impl Notification {
     pub(crate) fn inode(&self) -> Option<Fid> {
         match self {
             Self::InvalInode { fid, .. } => Some(*fid),
-            Self::InvalEntry { .. } | Self::Delete { .. } | Self::IncEpoch => None,
+            Self::InvalEntry { .. } | Self::ExpireEntry { .. } | Self::Delete { .. } | Self::IncEpoch => None,
         }
     }
     /// Whether the kernel may detach a file system that is mounted on a directory of this mount.
     fn detaches(&self) -> bool {
         match self {
             Self::IncEpoch => true,
-            Self::InvalEntry { .. } | Self::InvalInode { .. } | Self::Delete { .. } => false,
+            Self::InvalEntry { name, .. } => name != NO_NAME,
+            Self::ExpireEntry { .. } | Self::InvalInode { .. } | Self::Delete { .. } => false,
         }
     }
     fn encode(&self) -> Vec<u8> {
@@ -54,9 +58,10 @@ impl Notification {
                 abi::NotifyInvalInode { ino: fid.ino(), off, len }.put(&mut out);
                 notify::INVAL_INODE
             }
-            Self::InvalEntry { parent, name } => {
+            Self::InvalEntry { parent, name } | Self::ExpireEntry { parent, name } => {
                 let namelen = name.len() as u32;
-                let flags = notify::EXPIRE_ONLY;
+                let is_expiry = matches!(self, Self::ExpireEntry { .. });
+                let flags = if is_expiry { notify::EXPIRE_ONLY } else { 0 };
                 abi::NotifyInvalEntry { parent: parent.ino(), namelen, flags }.put(&mut out);
                 put_name(&mut out, name);
                 notify::INVAL_ENTRY
@@ -107,7 +112,9 @@ impl Batch {
     /// Whether the kernel may let one of them wait for the reply to another request.
     fn may_wait(&self) -> bool {
         self.notifications.iter().any(|n| match n {
-            Notification::InvalEntry { .. } | Notification::Delete { .. } => true,
+            Notification::InvalEntry { .. }
+            | Notification::ExpireEntry { .. }
+            | Notification::Delete { .. } => true,
             Notification::InvalInode { pages, .. } => pages.is_some(),
             Notification::IncEpoch => false,
         })
@@ -161,7 +168,9 @@ impl Shared {
             self.gate.count(match notification {
                 Notification::IncEpoch => Counted::Epochs,
                 Notification::InvalInode { .. } => Counted::Inodes,
-                Notification::InvalEntry { .. } | Notification::Delete { .. } => Counted::Names,
+                Notification::InvalEntry { .. }
+                | Notification::ExpireEntry { .. }
+                | Notification::Delete { .. } => Counted::Names,
             });
             match (self.write)(&notification.encode()) {
                 Ok(()) => {}

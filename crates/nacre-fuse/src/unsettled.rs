@@ -7,7 +7,7 @@
 //! An inode whose attributes were forgotten meanwhile, in the way that also reaches such replies, counts as settled: a
 //! program that has looked at a directory and ended must not cost every change of it a notification.
 //!
-//! Not here: what follows from an unsettled reply (`kernel_cache.rs`).
+//! Not here: what follows from an unsettled reply (`kernel_cache/`).
 
 use nacre_types::{Fid, Instant};
 use std::collections::BTreeMap;

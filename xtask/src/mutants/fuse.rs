@@ -21,10 +21,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-fuse", "kernel_cache", "device::a_validity_does_not_begin_when_its_time_has_passed"),
     planted(
         "a name whose notification waits in the kernel counts as forgotten",
-        "crates/nacre-fuse/src/kernel_cache.rs",
+        "crates/nacre-fuse/src/kernel_cache/mod.rs",
         &[(
-            "self.ctx.now() - start > BEGIN_PATIENCE => return false,",
-            "self.ctx.now() - start > BEGIN_PATIENCE => return true,",
+            "self.ctx.now() - start > BEGIN_TIMEOUT => return false,",
+            "self.ctx.now() - start > BEGIN_TIMEOUT => return true,",
         )],
     )
     .found_by(
@@ -33,8 +33,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "device::notifications_that_wait_in_the_kernel_are_followed_by_an_epoch_and_the_queue_may_fill",
     ),
     planted(
+        "a name is only made to expire, and the reply to an earlier LOOKUP makes it valid again",
+        "crates/nacre-fuse/src/notify.rs",
+        &[("if is_expiry { notify::EXPIRE_ONLY } else { 0 }", "{ let _ = is_expiry; notify::EXPIRE_ONLY }")],
+    )
+    .found_by(
+        "nacre-fuse",
+        "kernel_cache",
+        "device::a_name_is_forgotten_although_a_caller_has_not_taken_over_its_reply",
+    ),
+    planted(
         "attributes survive the end of all locks",
-        "crates/nacre-fuse/src/kernel_cache.rs",
+        "crates/nacre-fuse/src/kernel_cache/mod.rs",
         &[(
             "epoch.into_iter().chain(attributes).collect()",
             "epoch.into_iter().chain(attributes.take(0)).collect()",
@@ -79,7 +89,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a name that expires detaches the file system that is mounted on it",
         "crates/nacre-fuse/src/notify.rs",
-        &[("let flags = notify::EXPIRE_ONLY;", "let flags = 0;")],
+        &[("if is_expiry { notify::EXPIRE_ONLY } else { 0 }", "if is_expiry { 0 } else { 0 }")],
     )
     .found_by("nacre-fuse", "kernel_cache", "device::a_file_system_that_is_mounted_on_a_directory_stays"),
 ];

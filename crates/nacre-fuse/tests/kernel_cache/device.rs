@@ -5,8 +5,10 @@ use nacre_client::{Stale, Validity};
 use nacre_fuse::abi::op;
 use nacre_types::Fid;
 use std::fs::File;
+use std::io::Read as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Whether this module is the one for io_uring.
@@ -197,6 +199,39 @@ fn notifications_that_wait_in_the_kernel_are_followed_by_an_epoch_and_the_queue_
     m.solo().release_replies();
     mkdir.join().unwrap();
     assert_eq!(m.ino("d/f"), new);
+}
+
+#[test]
+fn a_name_is_forgotten_although_a_caller_has_not_taken_over_its_reply() {
+    // Over io_uring the reply is written on the CPU of its caller, which therefore runs at once.
+    if rings() || std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
+        return;
+    }
+    let Some(m) = caching(Duration::ZERO) else { return };
+    std::fs::write(m.at("f"), "text").unwrap();
+    let old = m.ino("f");
+    // The kernel knows the name, so it asks whether that is still right.
+    m.solo().ask(|fs| fs.validity.set(Validity { entry: LONG, attr: LONG }));
+    let on_second_cpu = |command: &[&str]| {
+        let mut child = Command::new("taskset");
+        child.args(["-c", "1"]).args(command).stdout(Stdio::piped());
+        child
+    };
+    let path = m.at("f");
+    let mut stat = on_second_cpu(&["stat", "-c", "%i"]);
+    stat.arg(path);
+    let stat = m.held(&[op::LOOKUP], move || stat.output().unwrap().stdout);
+    // A process with real-time priority has the CPU of the caller.
+    let spin = "import os\nos.write(1, b'.')\nwhile True: pass";
+    let mut spinning = on_second_cpu(&["chrt", "-f", "1", "python3", "-c", spin]).spawn().unwrap();
+    spinning.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    m.solo().release_replies();
+    let new = m.replace("f");
+    m.forget(vec![name(Fid::ROOT, "f")]);
+    spinning.kill().unwrap();
+    spinning.wait().unwrap();
+    assert_eq!(String::from_utf8(stat.join().unwrap()).unwrap().trim(), old.to_string());
+    assert_eq!(m.ino("f"), new);
 }
 
 #[test]

@@ -9,11 +9,11 @@
 //! Names are forgotten by INVAL_ENTRY. It waits for the kernel's lock of the directory, which a request without a reply
 //! may hold, and that request may wait for the lock that is to be returned. So INC_EPOCH, which takes no lock and makes
 //! the kernel ask for every name again, is sent instead when we hold a request of the directory, when more than
-//! [`NAMES_MAX`] names are concerned, and when INVAL_ENTRY has not returned after [`NAME_PATIENCE`]. It detaches file
+//! [`NAMES_MAX`] names are concerned, and when INVAL_ENTRY has not returned after [`NAME_TIMEOUT`]. It detaches file
 //! systems that are mounted on directories of the mount, at their next access: it is counted and to be rare. A kernel
 //! without INC_EPOCH (before 7.44) gets no validity of names, and neither does any kernel while there are such file systems
-//! (`neighbours.rs`). When the first of them is seen, all names are made to expire by INVAL_ENTRY, so that no INC_EPOCH is
-//! needed from then on; one that comes in between waits for that. INC_EPOCH leaves attributes alone; INVAL_INODE of
+//! (`neighbours.rs`). INVAL_ENTRY detaches them too. When the first of them is seen, all names are made to expire
+//! (`expire.rs`), so that neither is needed from then on; a change that comes in between waits for that. INC_EPOCH leaves attributes alone; INVAL_INODE of
 //! attributes takes no lock, so it is always sent.
 //!
 //! **Attributes without a validity.** The kernel discards attributes of LOOKUP, GETATTR and READDIRPLUS that it asked
@@ -24,6 +24,10 @@
 //! is sent once more likewise. Attributes of a directory in which a change is running have no validity, and a change
 //! that overtakes older attributes makes the kernel forget them before its reply ([`KernelDoor::overlapped`]).
 
+mod expire;
+mod inodes;
+
+use self::inodes::Inodes;
 use crate::gate::{Counted, Gate, Places, Terms};
 use crate::moved::Forgotten;
 use crate::notify::{Batch, HAS_NEIGHBOURS, NO_NAME, Notification, Notifier};
@@ -33,7 +37,7 @@ use nacre_client::{KernelCache, Stale, Validity};
 use nacre_node::{Awaited, Ctx, Promise, WaitList};
 use nacre_types::{Fid, Instant};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -44,20 +48,15 @@ use std::time::Duration;
 /// More names than this are forgotten by an epoch.
 const NAMES_MAX: usize = 64;
 /// How long INVAL_ENTRY may wait for the kernel's lock of the directory.
-const NAME_PATIENCE: Duration = Duration::from_millis(1);
-/// How long a thread of the notifier may take to begin: longer than [`NAME_PATIENCE`] on a busy machine, where an epoch
+const NAME_TIMEOUT: Duration = Duration::from_millis(1);
+/// How long a thread of the notifier may take to begin: longer than [`NAME_TIMEOUT`] on a busy machine, where an epoch
 /// would not be faster.
-const BEGIN_PATIENCE: Duration = Duration::from_millis(20);
+const BEGIN_TIMEOUT: Duration = Duration::from_millis(20);
 /// How long callers are waited for that may not have taken over a reply, while a notification behind the lock of their
 /// directory waits: they run, unless they wait behind a change that itself waits for the lock that is to be returned.
-const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
-/// Notifications of names that expire together: in each, and at a time.
-const EXPIRING_NAMES: usize = 64;
-const EXPIRING_ORDERS: usize = 8;
+const SETTLE_TIMEOUT: Duration = Duration::from_millis(100);
 /// A shorter validity is not worth its notification.
 const VALIDITY_MIN: Duration = Duration::from_millis(200);
-/// Inodes whose attributes the kernel may have at a time; more get no validity.
-const INODES_MAX: usize = 400_000;
 
 /// The way to the kernel: the gate and the notifier of a mount.
 pub(crate) struct KernelLink {
@@ -136,44 +135,6 @@ impl Order {
         if link.notifier.submit(batch, done).is_err() {
             told(KernelEvent::Written { number, result: Written::Failed });
         }
-    }
-}
-
-/// The inodes whose attributes the kernel may be using, in two generations, the older of which is dropped as a whole.
-#[derive(Default)]
-struct Inodes {
-    recent: BTreeSet<Fid>,
-    older: BTreeSet<Fid>,
-    recent_until: Instant,
-    older_until: Instant,
-    /// When `recent` was begun.
-    begun: Instant,
-}
-impl Inodes {
-    /// False if there are too many.
-    fn add(&mut self, fid: Fid, now: Instant, until: Instant) -> bool {
-        /// Of the same order as validities.
-        const TURN: Duration = Duration::from_secs(5);
-        if now - self.begun > TURN && self.older_until <= now {
-            self.older = std::mem::take(&mut self.recent);
-            self.older_until = self.recent_until;
-            self.begun = now;
-        }
-        if self.recent.len() + self.older.len() >= INODES_MAX {
-            return false;
-        }
-        self.recent_until = self.recent_until.max(until);
-        self.recent.insert(fid);
-        true
-    }
-    fn remove(&mut self, fid: Fid) -> bool {
-        // Both: an inode may be in each.
-        self.recent.remove(&fid) | self.older.remove(&fid)
-    }
-    fn take_all(&mut self) -> Vec<Fid> {
-        let mut all = std::mem::take(&mut self.recent);
-        all.append(&mut self.older);
-        all.into_iter().collect()
     }
 }
 
@@ -344,7 +305,7 @@ impl State {
         for stale in stale {
             match stale {
                 Stale::All => {
-                    self.inodes.borrow_mut().recent.extend(self.forgetting.borrow().values().flatten());
+                    self.inodes.borrow_mut().add_again(self.forgetting.borrow().values().flatten());
                     let all = everything(&link, &mut self.inodes.borrow_mut());
                     let dirs = Bringing::Anything.dirs(&self.unsettled.borrow(), now);
                     if !dirs.is_empty() {
@@ -419,13 +380,13 @@ impl State {
         let leave = dirs.iter().map(|dir| Notification::InvalEntry { parent: *dir, name: NO_NAME.to_vec() });
         let all = leave.chain(notifications.iter().cloned()).collect();
         let mut written = self.order(to, all).written;
-        let end = self.ctx.now() + SETTLE_PATIENCE;
+        let end = self.ctx.now() + SETTLE_TIMEOUT;
         while !what.dirs(&self.unsettled.borrow(), self.ctx.now()).is_empty() {
             if self.ctx.now() >= end {
                 // They had the time; those that wait for others bring nothing.
                 break;
             }
-            if let Some(result) = self.ctx.timeout(self.ctx.now() + NAME_PATIENCE, &mut written).await {
+            if let Some(result) = self.ctx.timeout(self.ctx.now() + NAME_TIMEOUT, &mut written).await {
                 if result == Some(Written::LeftOut) {
                     self.names_run_out().await;
                 }
@@ -442,56 +403,10 @@ impl State {
         }
         loop {
             match self.order(to, notifications.clone()).written.await {
-                Some(Written::Failed) => self.ctx.sleep(NAME_PATIENCE).await,
+                Some(Written::Failed) => self.ctx.sleep(NAME_TIMEOUT).await,
                 Some(Written::LeftOut) => return self.names_run_out().await,
                 Some(Written::Done) | None => return,
             }
-        }
-    }
-
-    /// Waits until no name is valid, instead of notifications that would detach neighbours. From the look that has found the
-    /// neighbours on, names get no validity.
-    async fn names_run_out(&self) {
-        while self.names_until.get() > self.ctx.now() {
-            self.ctx.timeout(self.names_until.get(), self.names_expired.wait()).await;
-        }
-    }
-
-    /// Makes all names expire that are valid.
-    async fn expire_names(&self, generation: u64) {
-        let Some(link) = self.link.borrow().clone() else { return };
-        let to = To { link: &link, generation, is_forced: false };
-        let until = self.names_until.get();
-        let names = loop {
-            if let Some(names) = self.door.names_in_kernel() {
-                break names;
-            }
-            if until <= self.ctx.now() {
-                return;
-            }
-            self.ctx.sleep(NAME_PATIENCE).await;
-        };
-        let mut pending = VecDeque::new();
-        let mut done = true;
-        for some in names.chunks(EXPIRING_NAMES) {
-            let entry = |(parent, name): &(Fid, Bytes)| Notification::InvalEntry {
-                parent: *parent,
-                name: name.to_vec(),
-            };
-            pending.push_back(self.order(to, some.iter().map(entry).collect()));
-            if pending.len() >= EXPIRING_ORDERS
-                && let Some(first) = pending.pop_front()
-            {
-                done &= first.written.await == Some(Written::Done);
-            }
-        }
-        for order in pending {
-            done &= order.written.await == Some(Written::Done);
-        }
-        // Names may have got a validity again since: then there are no neighbours any more.
-        if done && self.names_until.get() == until {
-            self.names_until.set(self.ctx.now());
-            self.names_expired.wake_all();
         }
     }
 
@@ -501,13 +416,13 @@ impl State {
         let start = self.ctx.now();
         loop {
             let has_begun = begun.load(Ordering::Acquire);
-            match self.ctx.timeout(self.ctx.now() + NAME_PATIENCE, &mut written).await {
+            match self.ctx.timeout(self.ctx.now() + NAME_TIMEOUT, &mut written).await {
                 Some(Some(Written::LeftOut)) => {
                     self.names_run_out().await;
                     return true;
                 }
                 Some(result) => return result == Some(Written::Done),
-                None if has_begun || self.ctx.now() - start > BEGIN_PATIENCE => return false,
+                None if has_begun || self.ctx.now() - start > BEGIN_TIMEOUT => return false,
                 None => {}
             }
         }
@@ -844,16 +759,18 @@ mod tests {
         w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
         assert_eq!(w.run(0, false), [vec![Notification::IncEpoch]]);
         w.kernel.event(KernelEvent::Neighbours);
-        assert_eq!(w.run(0, false).iter().map(Vec::len).sum::<usize>(), EXPIRING_ORDERS * EXPIRING_NAMES);
+        let at_a_time = expire::EXPIRING_ORDERS * expire::EXPIRING_NAMES;
+        assert_eq!(w.run(0, false).concat().len(), at_a_time);
         w.kernel.event(KernelEvent::Written { number: 0, result: Written::LeftOut });
         assert!(w.run(1, false).is_empty());
-        for number in 1..=EXPIRING_ORDERS as u64 {
+        for number in 1..=expire::EXPIRING_ORDERS as u64 {
             w.kernel.event(KernelEvent::Written { number, result: Written::Done });
         }
-        assert_eq!(
-            w.run(0, true).iter().map(Vec::len).sum::<usize>(),
-            1000 - EXPIRING_ORDERS * EXPIRING_NAMES
-        );
+        assert_eq!(w.run(0, true).concat().len(), 1000 - at_a_time);
+        assert_eq!(w.ctx.live_tasks(), 2, "callers may still take over replies from before");
+        let again = w.run(500, true).concat();
+        assert_eq!(again.len(), 1000);
+        assert!(again.iter().all(|n| matches!(n, Notification::ExpireEntry { .. })));
         assert_eq!(w.ctx.live_tasks(), 0, "no name is valid any more");
         w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
         assert!(w.run(0, false).is_empty());
@@ -877,24 +794,5 @@ mod tests {
 
     fn fid(n: u32) -> Fid {
         Fid::new(Seq(0x100), Oid(n))
-    }
-    fn at(s: u64) -> Instant {
-        Instant(s * 1_000_000_000)
-    }
-
-    #[test]
-    fn inodes_are_remembered_as_long_as_their_attributes_are_valid() {
-        let mut inodes = Inodes::default();
-        assert!(inodes.add(fid(1), at(10), at(16)));
-        assert!(inodes.add(fid(2), at(20), at(26)));
-        assert!(inodes.remove(fid(1)), "the last validity of its generation has not ended");
-        assert!(!inodes.remove(fid(1)));
-        assert!(inodes.add(fid(3), at(24), at(30)));
-        assert!(inodes.add(fid(4), at(27), at(33)));
-        assert_eq!(inodes.take_all(), [fid(2), fid(3), fid(4)]);
-        assert!(inodes.add(fid(5), at(40), at(46)));
-        assert!(inodes.add(fid(6), at(50), at(56)));
-        assert!(inodes.add(fid(7), at(60), at(66)));
-        assert!(!inodes.remove(fid(5)), "it has run out and was dropped");
     }
 }

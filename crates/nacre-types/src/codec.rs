@@ -24,13 +24,16 @@ pub enum DecodeError {
 /// Appends fields to a byte vector.
 #[derive(Debug, Default)]
 pub struct Writer {
+    /// Everything written so far; its length is the offset of the next field.
     pub buf: Vec<u8>,
 }
 
 impl Writer {
+    /// An empty writer with room for a small message.
     pub fn new() -> Self {
         Self { buf: Vec::with_capacity(128) }
     }
+    /// Appends bytes without a length.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.buf.extend_from_slice(bytes);
     }
@@ -48,12 +51,15 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// Starts at the first of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
+    /// Bytes that were not taken yet.
     pub fn left(&self) -> usize {
         self.rest.len()
     }
+    /// Takes `len` bytes.
     pub fn raw(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         match self.rest.split_at_checked(len) {
             Some((head, tail)) => {
@@ -298,10 +304,13 @@ macro_rules! codec_enum {
         #[repr($repr)]
         pub enum $name { $($(#[$vm])* $v = $n),* }
         impl $name {
+            /// Every variant, in the order of the declaration.
             pub const ALL: &'static [$name] = &[$($name::$v),*];
+            /// `None` for a number that has no variant.
             pub fn from_number(n: $repr) -> Option<Self> {
                 match n { $($n => Some(Self::$v),)* _ => None }
             }
+            /// The number of the variant on wire and disk.
             pub fn number(self) -> $repr { self as $repr }
         }
         impl<'a> $crate::Codec<'a> for $name {

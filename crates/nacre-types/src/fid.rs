@@ -47,13 +47,17 @@ codec_newtype!(Seq(u64), Oid(u32));
 /// The identity of a file, directory or other inode. 12 bytes on wire and disk. The default names nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Fid {
+    /// The sequence, which carries the index of the MDT that granted it.
     pub seq: Seq,
+    /// The number within the sequence.
     pub oid: Oid,
 }
 
 impl Fid {
+    /// The root directory of every file system, at MDT 0.
     pub const ROOT: Fid = Fid { seq: Seq(0), oid: Oid(1) };
 
+    /// The parts as they are; check those from outside with [`Fid::is_valid`].
     pub const fn new(seq: Seq, oid: Oid) -> Self {
         Self { seq, oid }
     }
@@ -65,6 +69,7 @@ impl Fid {
     pub const fn ino(self) -> u64 {
         (self.seq.0 << 24) | self.oid.0 as u64
     }
+    /// Exact inverse of [`Fid::ino`].
     pub const fn from_ino(ino: u64) -> Self {
         Self { seq: Seq(ino >> 24), oid: Oid((ino & 0xff_ffff) as u32) }
     }

@@ -99,6 +99,7 @@ impl FsName {
             && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
         ok.then(|| Self(text.into()))
     }
+    /// The name as it was parsed: 1 to 8 characters.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -128,6 +129,7 @@ pub enum TargetName {
     Of { fs: FsName, kind: TargetKind, index: u32 },
 }
 impl TargetName {
+    /// `None` if the text is not exactly of one of these forms.
     pub fn parse(text: &str) -> Option<Self> {
         if text == "MGS" {
             return Some(Self::Mgs);
@@ -146,12 +148,14 @@ impl TargetName {
             index,
         })
     }
+    /// The kind that the name states.
     pub fn kind(&self) -> TargetKind {
         match self {
             Self::Mgs => TargetKind::Mgs,
             Self::Of { kind, .. } => *kind,
         }
     }
+    /// The index that the name states; 0 for the MGS.
     pub fn index(&self) -> u32 {
         match self {
             Self::Mgs => 0,

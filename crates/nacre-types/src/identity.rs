@@ -27,6 +27,7 @@ codec_struct! {
 codec_struct! {
     /// A target's own statement of its identity.
     pub struct Identity {
+        /// Random, made when the store is formatted.
         pub uuid: ClientUuid,
         /// The latest [`Identity::INCARNATIONS_MAX`], oldest first; the last one is open now.
         pub incarnations: Vec<Incarnation>,
@@ -36,6 +37,7 @@ codec_struct! {
     /// The memory that a user has of a target. It may be older than the truth, never newer.
     #[derive(Copy)]
     pub struct Remembered {
+        /// The target's [`Identity::uuid`].
         pub uuid: ClientUuid,
         /// The latest one that the user has seen.
         pub incarnation: Incarnation,

@@ -31,16 +31,21 @@ codec_struct! {
     pub struct Extent { pub start: u64, pub end: u64 }
 }
 impl Extent {
+    /// The whole object or file, whatever its size.
     pub const ALL: Extent = Extent { start: 0, end: u64::MAX };
+    /// `start` and `end` in bytes; not after `start` means empty.
     pub fn new(start: u64, end: u64) -> Self {
         Self { start, end }
     }
+    /// Whether the range has no byte.
     pub fn is_empty(self) -> bool {
         self.start >= self.end
     }
+    /// Whether the ranges have a byte in common; for two that are not empty.
     pub fn overlaps(self, other: Extent) -> bool {
         self.start < other.end && other.start < self.end
     }
+    /// Whether every byte of `other` lies in this range.
     pub fn contains(self, other: Extent) -> bool {
         self.start <= other.start && other.end <= self.end
     }
@@ -49,7 +54,9 @@ impl Extent {
 codec_struct! {
     /// One component: RAID-0 over `stripes` in chunks of `stripe_bytes`.
     pub struct Component {
+        /// Range of the file that the component covers.
         pub extent: Extent,
+        /// Bytes of a chunk: the next chunk lies on the next stripe.
         pub stripe_bytes: u32,
         /// OST of each stripe, in order; stripe `i` of component 0 is object `(fid, i)`.
         pub stripes: Vec<OstIndex>,
@@ -86,11 +93,13 @@ impl Default for LayoutTemplate {
 pub struct StripePiece {
     /// Index into the component's stripes and the object's stripe number.
     pub stripe: u32,
+    /// The OST that has the object.
     pub ost: OstIndex,
     /// Where in the object.
     pub object_offset: u64,
     /// Where in the file.
     pub file_offset: u64,
+    /// Bytes.
     pub len: u64,
 }
 

@@ -15,11 +15,13 @@ pub const NAME_MAX: usize = 255;
 pub const SYMLINK_MAX: usize = 4095;
 /// Longest name and value of an extended attribute, as in the kernel.
 pub const XATTR_NAME_MAX: usize = 255;
+/// Longest value of an extended attribute, as in the kernel.
 pub const XATTR_VALUE_MAX: usize = 64 << 10;
 /// Discriminators per hash.
 pub const DISCRIMINATORS: u64 = 16;
 /// Cookies of `.` and of `..`; 0 is before everything.
 pub const COOKIE_DOT: u64 = 1;
+/// Cookie of `..`, the last one before the names.
 pub const COOKIE_DOTDOT: u64 = 2;
 
 /// Key of the name hash of one file system.

@@ -8,6 +8,7 @@ use core::fmt::{self, Write};
 /// Samples of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Samples {
+    /// Number of values added.
     pub count: u64,
     least: u64,
     greatest: u64,
@@ -15,6 +16,7 @@ pub struct Samples {
     squares: u128,
 }
 impl Samples {
+    /// Counts a value; sums stay at their maximum instead of wrapping.
     pub fn add(&mut self, value: u64) {
         self.least = if self.count == 0 { value } else { self.least.min(value) };
         self.greatest = self.greatest.max(value);

@@ -13,6 +13,7 @@ use core::hint::black_box;
 pub struct Secret([u8; 16]);
 
 impl Secret {
+    /// The bytes must come from the random source of the process.
     pub fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }

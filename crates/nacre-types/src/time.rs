@@ -8,6 +8,7 @@ use core::time::Duration;
 pub struct Instant(pub u64);
 
 impl Instant {
+    /// The time since `earlier`; zero if it is later.
     pub fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -28,15 +29,19 @@ impl Sub<Instant> for Instant {
 /// Wall clock time of files: seconds since 1970, negative before, and nanoseconds 0..1e9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp {
+    /// Seconds since 1970-01-01 00:00 UTC.
     pub sec: i64,
+    /// Below 1e9; added to `sec`, also when that is negative.
     pub nsec: u32,
 }
 
 impl Timestamp {
+    /// Nanoseconds since 1970, as a single number.
     pub fn from_nanos(ns: i128) -> Self {
         let sec = ns.div_euclid(1_000_000_000);
         Self { sec: sec as i64, nsec: (ns - sec * 1_000_000_000) as u32 }
     }
+    /// Exact inverse of [`Timestamp::from_nanos`].
     pub fn as_nanos(self) -> i128 {
         i128::from(self.sec) * 1_000_000_000 + i128::from(self.nsec)
     }

@@ -6,6 +6,7 @@ use nacre_types::Bound;
 pub const NAME_BYTES_MAX: usize = 255;
 /// Addresses of one target.
 pub const ADDRESSES_MAX: usize = 16;
+/// One address: `unix:/path` or `host:port`.
 pub const ADDRESS_BYTES_MAX: usize = 255;
 /// A value for a parameter.
 pub const VALUE_BYTES_MAX: usize = 1024;

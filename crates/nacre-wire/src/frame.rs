@@ -62,7 +62,9 @@ pub mod flags {
 /// The header of a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
+    /// Decides who handles the frame and which of the other fields have a meaning.
     pub kind: Kind,
+    /// Bits of [`flags`].
     pub flags: u32,
     /// Number of an [`crate::Opcode`]; kept as a number so that unknown ones can be refused.
     pub opcode: u16,
@@ -80,6 +82,7 @@ pub struct Header {
     pub last_committed: Transno,
     /// Reply of an OST: the bytes of writes up to this are on stable storage.
     pub last_stable: Transno,
+    /// The sender's connection epoch: a frame of an earlier connection is dropped.
     pub epoch: ConnEpoch,
     /// Milliseconds of the server's clock, 0 = none. Reply: when it was sent. Request: deadline after which the change
     /// must not begin ([`is_expired`]).
@@ -94,6 +97,7 @@ pub fn is_expired(now_ms: u32, deadline_ms: u32) -> bool {
 }
 
 impl Header {
+    /// A header without flags: status success, every number 0.
     pub fn new(kind: Kind, opcode: u16) -> Self {
         Self {
             kind,
@@ -111,6 +115,7 @@ impl Header {
             job: 0,
         }
     }
+    /// Whether any bit of `flag`, a value of [`flags`], is set.
     pub fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
@@ -131,7 +136,9 @@ impl Header {
 /// A message: header, encoded body, bulk buffers by reference. Within one process it is passed on without encoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
+    /// Sent before the body; its lengths and checksums are added when it is encoded.
     pub header: Header,
+    /// The message of `header.opcode`, encoded; in a reply also the tails that `header.flags` announce.
     pub body: Bytes,
     /// Payload of a read reply or a write request; the concatenation is what counts.
     pub bulk: Vec<Bytes>,
@@ -166,13 +173,16 @@ fn other_version(theirs: u16) -> String {
 /// Lengths and body checksum that travel with a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lengths {
+    /// Bytes of the body, tails included.
     pub body_bytes: u32,
+    /// Bytes of all bulk buffers together.
     pub bulk_bytes: u32,
     /// crc32c of body then bulk; 0 if the transport protects the bytes.
     pub body_sum: u32,
 }
 
 impl Frame {
+    /// A frame without bulk. `body` is the encoded message.
     pub fn new(header: Header, body: Vec<u8>) -> Self {
         Self { header, body: Bytes::from(body), bulk: Vec::new() }
     }
@@ -190,6 +200,7 @@ impl Frame {
         let len = u32::from_le_bytes(self.body.get(end..end + 4)?.try_into().ok()?) as usize;
         self.body.get(end.checked_sub(len)?..end)
     }
+    /// Bytes of all bulk buffers together.
     pub fn bulk_len(&self) -> usize {
         self.bulk.iter().map(Bytes::len).sum()
     }

@@ -30,7 +30,9 @@ codec_struct! {
 }
 codec_struct! { pub struct Getattr { pub fid: Fid } }
 codec_struct! {
+    /// State of one inode: the reply to lookups, getattr and most changes.
     pub struct EntryReply {
+        /// Attributes after the request. The size is that of the MDT's record, see [`Attr::size_state`].
         pub attr: Attr,
         /// Regular files: always.
         pub layout: Option<Layout>,
@@ -187,11 +189,17 @@ codec_struct! {
     pub struct Readdir { pub dir: Fid, pub cookie: u64, pub entries_max: u32, pub with_attrs: bool }
 }
 codec_struct! {
+    /// One name of a listing.
     pub struct DirEntry {
+        /// Place of the name in hash order. A listing that continues after it begins with the next name.
         pub cookie: u64,
+        /// Neither `.` nor `..`; the client adds them.
         pub name: Bytes,
+        /// The inode of the name.
         pub fid: Fid,
+        /// As in the entry itself: known without the inode.
         pub file_type: FileType,
+        /// With [`Readdir::with_attrs`]: the state of the inode. If `None`, the client requests it when it needs it.
         pub entry: Option<EntryReply>,
         /// A lock of this inode; the reply has a `LockTail` then.
         pub granted: Option<InodeGrant>,
@@ -203,6 +211,7 @@ codec_struct! {
     /// The handle and flags of an open.
     #[derive(Copy)]
     pub struct OpenHow {
+        /// Chosen by the client, unique among its opens at this MDT.
         pub handle: OpenHandle,
         /// See [`open_flags`].
         pub flags: u32,
@@ -211,24 +220,34 @@ codec_struct! {
 codec_struct! {
     /// Makes an inode of any type, and opens it when `open` is given.
     pub struct Create<'a> {
+        /// The directory.
         pub parent: Fid,
+        /// Of the new entry.
         pub name: Name<'a>,
+        /// Of the new inode, from a sequence of the client; not used if the name exists.
         pub fid: Fid,
         /// Type and permission bits before the umask.
         pub mode: u32,
+        /// Device number of a device node, in the kernel's 32-bit encoding; else 0.
         pub rdev: u32,
         /// Target of a symbolic link.
         pub target: &'a [u8],
+        /// Of a regular file; `None`: that of the directory, or else the file system's default.
         pub layout: Option<LayoutTemplate>,
+        /// Opens the file in the same transaction.
         pub open: Option<OpenHow>,
         /// An existing name is an error; otherwise an existing regular file is opened.
         pub exclusive: bool,
+        /// Becomes the owner, and is checked for permission to write in the directory.
         pub caller: Caller,
+        /// The client's clock: all times of the inode, mtime and ctime of the directory.
         pub time: Timestamp,
     }
 }
 codec_struct! {
+    /// Reply to [`Create`].
     pub struct CreateReply {
+        /// The inode that the name has now.
         pub entry: EntryReply,
         /// False: the name existed, `entry` is its inode, and the proposed FID is unused.
         pub created: bool,
@@ -241,7 +260,9 @@ codec_struct! {
     pub struct Written {
         /// File size as far as this writer knows (maximum over its stripes).
         pub size: u64,
+        /// Units of 512 bytes, over all stripes.
         pub blocks: u64,
+        /// The latest write of this client.
         pub mtime: Timestamp,
     }
 }
@@ -251,28 +272,37 @@ codec_struct! {
     /// Ends an open. A writer whose client has changed the file brings the size, and only when all its data has
     /// reached the OSTs and it knows the state of every object.
     pub struct Close {
+        /// The file or directory that was opened.
         pub fid: Fid,
+        /// That of the open; [`NOT_REPORTED`] if the MDT has no record of it.
         pub handle: OpenHandle,
         /// The client has tried to write or truncate the file since its first open for write: without `written` only
         /// the OSTs know the size.
         pub dirty: bool,
+        /// Size and times, if this client knows the state of every object; needed only with `dirty`.
         pub written: Option<Written>,
         /// The client has read the file, or listed the directory, and its access time is at least this.
         pub atime: Option<Timestamp>,
     }
 }
 codec_struct! {
+    /// Adds a name to an inode that is not a directory.
     pub struct Link<'a> {
         pub fid: Fid, pub parent: Fid, pub name: Name<'a>, pub caller: Caller, pub time: Timestamp,
     }
 }
 codec_struct! {
+    /// Removes a name; the inode too if it was the last one and nobody has it open.
     pub struct Unlink<'a> {
+        /// The directory.
         pub parent: Fid,
+        /// The name to remove.
         pub name: Name<'a>,
         /// rmdir(2).
         pub directory: bool,
+        /// Checked for permission, the sticky bit included.
         pub caller: Caller,
+        /// The client's clock: ctime of the inode, mtime and ctime of the directory.
         pub time: Timestamp,
         /// The inode to which the name leads as far as the client knows, zero if it does not know: its opens of this inode
         /// are reported, and until the reply it makes none without a request.
@@ -285,23 +315,34 @@ pub mod open_flags {
     pub const ACCMODE: u32 = 0o3;
     /// Applies once, at the open; not stored with it.
     pub const TRUNC: u32 = 0o1000;
+    /// Each write of the handle goes to the end of the file.
     pub const APPEND: u32 = 0o2000;
     /// For clients: reads through this open leave the access time as it is.
     pub const NOATIME: u32 = 0o1_000_000;
 }
 /// Flags of [`Rename`], as in renameat2(2).
 pub mod rename_flags {
+    /// Fails with EEXIST if the new name exists.
     pub const NOREPLACE: u32 = 1;
+    /// Swaps the two names, which must both exist.
     pub const EXCHANGE: u32 = 2;
 }
 codec_struct! {
+    /// Moves a name within or between directories, in one transaction.
     pub struct Rename<'a> {
+        /// Directory of the old name.
         pub parent: Fid,
+        /// The old name.
         pub name: Name<'a>,
+        /// Directory of the new name.
         pub new_parent: Fid,
+        /// The new name; an inode that has it is replaced, unless `flags` say otherwise.
         pub new_name: Name<'a>,
+        /// Bits of [`rename_flags`].
         pub flags: u32,
+        /// Checked for permission in both directories, the sticky bit included.
         pub caller: Caller,
+        /// The client's clock: ctime of the inodes, mtime and ctime of the directories.
         pub time: Timestamp,
         /// As in [`Unlink`], of the inode that is replaced.
         pub reported: Fid,
@@ -315,7 +356,9 @@ codec_struct! {
 codec_struct! {
     /// Size and times that a client has determined or set.
     pub struct ReportSize {
+        /// A regular file.
         pub fid: Fid,
+        /// Size, space and mtime over all stripes.
         pub written: Written,
         /// After a truncate: the size is valid even if it is smaller.
         pub truncate: bool,
@@ -326,15 +369,21 @@ codec_struct! { pub struct ReadlinkReply { pub target: Bytes } }
 codec_struct! { pub struct Getxattr<'a> { pub fid: Fid, pub name: &'a [u8] } }
 codec_struct! { pub struct XattrReply { pub value: Bytes } }
 codec_struct! {
+    /// Sets an extended attribute, POSIX ACLs (`system.posix_acl_*`) included.
     pub struct Setxattr<'a> {
+        /// Any inode.
         pub fid: Fid,
+        /// With its namespace (`user.`), at most [`nacre_types::name::XATTR_NAME_MAX`] bytes.
         pub name: &'a [u8],
+        /// At most [`nacre_types::name::XATTR_VALUE_MAX`] bytes.
         pub value: &'a [u8],
         /// XATTR_CREATE 1, XATTR_REPLACE 2.
         pub flags: u32,
         /// The caller may not keep set-gid (FUSE_SETXATTR_ACL_KILL_SGID).
         pub kill_sgid: bool,
+        /// Checked for permission as in setxattr(2).
         pub caller: Caller,
+        /// The client's clock: ctime of the inode.
         pub time: Timestamp,
     }
 }
@@ -351,12 +400,17 @@ codec_struct! {
     /// A file lock, in bytes, `end` inclusive as the kernel has it.
     #[derive(Copy)]
     pub struct FileLock {
+        /// Locks of different families never conflict.
         pub family: FlockFamily,
+        /// Shared, exclusive, or the removal of the owner's locks in the range.
         pub kind: FlockType,
+        /// First byte.
         pub start: u64,
+        /// Last byte, included; `u64::MAX`: to the end of the file, wherever it is.
         pub end: u64,
         /// Lock owner inside the client (the kernel's).
         pub owner: u64,
+        /// Process that F_GETLK names; of the client's machine.
         pub pid: u32,
     }
 }
@@ -384,11 +438,13 @@ codec_struct! {
 }
 codec_struct! { pub struct GetLayout { pub fid: Fid } }
 codec_struct! {
+    /// Layout of an inode.
     pub struct LayoutReply {
         /// Regular files.
         pub layout: Option<Layout>,
         /// Directories: the layout that was set, if any; and the file system's default.
         pub template: Option<LayoutTemplate>,
+        /// The file system's default, in the reply for any inode.
         pub default: LayoutTemplate,
     }
 }

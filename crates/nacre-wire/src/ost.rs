@@ -9,6 +9,7 @@ codec_struct! {
     /// State of an object on its OST; all zero if the object was never written.
     #[derive(Copy, Default)]
     pub struct ObjectState {
+        /// Bytes: one more than the last byte written, or set by truncate.
         pub size: u64,
         /// Units of 512 bytes.
         pub blocks: u64,
@@ -19,12 +20,16 @@ codec_struct! {
 codec_struct! {
     /// Reads a range. The reply's bulk ends at the object's end; holes are zeros.
     pub struct Read {
+        /// The object; one that does not exist reads as empty.
         pub object: ObjectId,
         /// The number of replacements when the stripe was laid out (`Component::laid`). If the target has a higher
         /// number, a missing object is lost: EIO, here and in every request with this field.
         pub laid: u32,
+        /// In the object, in bytes.
         pub offset: u64,
+        /// Bytes. The reply has fewer if the object ends before.
         pub len: u32,
+        /// An extent lock of this client that covers the range; 0: the server locks for the time of the read.
         pub lock: LockCookie,
     }
 }
@@ -33,11 +38,17 @@ codec_struct! {
     /// Writes the frame's bulk. The first write creates the object. Without a lock (cookie 0) the server locks for the
     /// time of the write, and the write has a tag and a reply record.
     pub struct Write {
+        /// The object; created by its first write.
         pub object: ObjectId,
+        /// As in [`Read::laid`].
         pub laid: u32,
+        /// In the object, in bytes. The length is that of the bulk.
         pub offset: u64,
+        /// Charged for the space if this write creates the object; otherwise not used.
         pub owner: Owner,
+        /// The writer's clock; the object keeps the latest one.
         pub mtime: Timestamp,
+        /// As in [`Read::lock`]; a PR lock does not suffice.
         pub lock: LockCookie,
     }
 }
@@ -45,24 +56,38 @@ codec_struct! { pub struct WriteReply { pub state: ObjectState } }
 codec_struct! {
     /// Sets the object's size.
     pub struct Truncate {
+        /// The object.
         pub object: ObjectId,
+        /// As in [`Read::laid`].
         pub laid: u32,
+        /// Of the object afterwards, in bytes; growth makes a hole.
         pub size: u64,
+        /// As in [`Write::owner`].
         pub owner: Owner,
+        /// The caller's clock; the object keeps the latest one.
         pub mtime: Timestamp,
+        /// As in [`Write::lock`].
         pub lock: LockCookie,
     }
 }
 codec_struct! {
     /// Allocates space; `keep_size` as in fallocate(2).
     pub struct Allocate {
+        /// The object.
         pub object: ObjectId,
+        /// As in [`Read::laid`].
         pub laid: u32,
+        /// In the object, in bytes.
         pub offset: u64,
+        /// Bytes.
         pub len: u64,
+        /// The size stays, even if the range ends behind it.
         pub keep_size: bool,
+        /// As in [`Write::owner`].
         pub owner: Owner,
+        /// The caller's clock; the object keeps the latest one.
         pub mtime: Timestamp,
+        /// As in [`Write::lock`].
         pub lock: LockCookie,
     }
 }
@@ -86,19 +111,26 @@ codec_enum! {
 codec_struct! {
     /// Asks for an extent lock; granted exactly as asked. Idempotent by its cookie.
     pub struct Enqueue {
+        /// The object; it need not exist.
         pub object: ObjectId,
+        /// As in [`Read::laid`].
         pub laid: u32,
+        /// Chosen by the client, unique among its locks at this OST; names the lock in every later message.
         pub cookie: LockCookie,
+        /// PR to read; PW to write, truncate or append.
         pub mode: LockMode,
+        /// The range, in bytes of the object.
         pub extent: Extent,
         /// The lock persists over a kill of the OST's process.
         pub persistent: bool,
     }
 }
 codec_struct! {
+    /// Reply to [`Enqueue`].
     pub struct EnqueueReply {
         /// False: a `LockGranted` callback with the cookie follows.
         pub granted: bool,
+        /// The object under the lock; without meaning while `granted` is false.
         pub state: ObjectState,
     }
 }

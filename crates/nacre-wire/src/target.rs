@@ -48,13 +48,16 @@ codec_enum! {
 codec_struct! {
     /// Opens or renews an export. Executed on every new connection epoch.
     pub struct Connect {
+        /// Random; of a mount for one life of its process, of a target for ever.
         pub client: ClientUuid,
+        /// Decides about the lease, the record and the requests that are allowed.
         pub role: Role,
         /// Chosen at random for this import, the same at each of its connects. A connect that names a known client with
         /// another secret is refused with EACCES. Tools have none.
         pub secret: Secret,
         /// For people: host and mount point, or the target's name.
         pub name: String [bounds::NAME],
+        /// Bits of features that the client can use.
         pub features: u64,
         /// Number of slots that the client wants.
         pub max_mod_rpcs: u16,
@@ -71,18 +74,24 @@ codec_struct! {
     }
 }
 codec_struct! {
+    /// Reply to [`Connect`].
     #[derive(Default)]
     pub struct ConnectReply {
+        /// The uuid of the target, for the client's memory.
         pub target: ClientUuid,
+        /// The bits of the client's features that the target has too: both sides use these.
         pub features: u64,
         /// Limit of slots that the server agrees to.
         pub max_mod_rpcs: u16,
+        /// The target's lease: it evicts a client that was silent for so many milliseconds.
         pub lease_ms: u32,
+        /// For the next [`Connect`]: proves that the client was not evicted in between.
         pub generation: Generation,
         /// The client was known under another generation: its locks and opens are gone.
         pub evicted: bool,
         /// Counts the starts of the target.
         pub instance: u64,
+        /// The server's wall clock. A client corrects the times in its requests by the difference to its own clock.
         pub server_time: Timestamp,
         /// Milliseconds until recovery ends, 0 = not recovering. The client waits and connects again.
         pub recovery_ms: u32,
@@ -93,6 +102,7 @@ codec_struct! {
         pub replaced: String [bounds::NAME],
         /// Names the server process; 0: unnamed. See `PingReply`.
         pub process: u64,
+        /// Number of leases that have ended in the process, see [`PingReply::process`].
         pub ended: u64,
         /// The client lives in the process of the target and ends with it. A recovery does not wait for it, so it keeps
         /// no changes for replay.
@@ -110,8 +120,11 @@ codec_struct! {
     }
 }
 codec_struct! {
+    /// A change that the target has executed.
     pub struct Made {
+        /// Of the request, which identifies it for the client.
         pub xid: Xid,
+        /// Of the change: its place in the order of replays.
         pub transno: Transno,
     }
 }
@@ -119,6 +132,7 @@ codec_struct! { pub struct Disconnect {} }
 codec_struct! { pub struct Empty {} }
 codec_struct! { pub struct Ping {} }
 codec_struct! {
+    /// Reply to [`Ping`].
     pub struct PingReply {
         /// Version of the file system's target list as this server knows it; 0 = not the MGS.
         pub config_version: u64,
@@ -128,6 +142,7 @@ codec_struct! {
         /// Names the server process. Its reply renews the leases of the client's other exports in the process whose
         /// latest own reply had the same `ended`: the number of leases that have ended there so far.
         pub process: u64,
+        /// Number of leases that have ended in the process so far.
         pub ended: u64,
     }
 }
@@ -136,8 +151,11 @@ codec_struct! {
     pub struct GetParams { pub pattern: String [bounds::NAME] }
 }
 codec_struct! {
+    /// One parameter as `lctl get_param` shows it.
     pub struct Param {
+        /// Full dotted name.
         pub name: String [bounds::NAME],
+        /// As text; may have several lines.
         pub value: String,
         /// May be set.
         pub writable: bool,
@@ -157,11 +175,17 @@ codec_struct! {
     pub struct RecoveryRows { pub replies: bool, pub from: Bytes }
 }
 codec_struct! {
+    /// A page of rows, and the head of `last_rcvd` in the field's terms.
     pub struct RecoveryRowsReply {
+        /// Name of the target.
         pub name: String [bounds::NAME],
+        /// Bits of incompatible features, as `lr_reader` prints them.
         pub incompat: u32,
+        /// The latest transno that is committed.
         pub last_transaction: u64,
+        /// The index in its name.
         pub target_index: u32,
+        /// Number of starts of the target.
         pub mount_count: u64,
         /// Rows as they are stored, client rows with a secret of zeros.
         pub rows: Vec<Bytes>,
@@ -174,12 +198,15 @@ codec_struct! {
     /// Space of a target, as its store reports it.
     #[derive(Copy, Default)]
     pub struct StatfsReply {
+        /// Size of the store.
         pub bytes_total: u64,
+        /// Free, with the part that only root or the ballast may use.
         pub bytes_free: u64,
         /// Space that can still be used (without reserve and ballast).
         pub bytes_avail: u64,
         /// Objects or inodes: number in use, and an estimate of the number that still fit.
         pub files_used: u64,
+        /// Estimate of the number that still fit.
         pub files_free: u64,
         /// Device of the store: targets with the same number share their space, which a sum counts once. 0: not shared.
         pub device: u64,

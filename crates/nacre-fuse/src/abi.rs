@@ -9,10 +9,10 @@
 compile_error!("the FUSE layer reads the kernel's structures as little-endian");
 
 /// Version that this build speaks.
-pub const MAJOR: u32 = 7;
-pub const MINOR: u32 = 45;
+pub(crate) const MAJOR: u32 = 7;
+pub(crate) const MINOR: u32 = 45;
 /// Oldest minor version that has all requested features (FUSE_SETXATTR_EXT, HANDLE_KILLPRIV_V2, INIT_EXT: Linux 5.17).
-pub const MINOR_MIN: u32 = 36;
+pub(crate) const MINOR_MIN: u32 = 36;
 
 /// Bytes that ended too early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,167 +148,79 @@ impl OutHeader {
     }
 }
 impl StatxOut {
-    pub const SPARE_BYTES: usize = 288 - 176;
+    pub(crate) const SPARE_BYTES: usize = 288 - 176;
 }
 
 /// Operation numbers.
 pub mod op {
-    pub const LOOKUP: u32 = 1;
-    pub const FORGET: u32 = 2;
-    pub const GETATTR: u32 = 3;
-    pub const SETATTR: u32 = 4;
-    pub const READLINK: u32 = 5;
-    pub const SYMLINK: u32 = 6;
-    pub const MKNOD: u32 = 8;
-    pub const MKDIR: u32 = 9;
-    pub const UNLINK: u32 = 10;
-    pub const RMDIR: u32 = 11;
-    pub const RENAME: u32 = 12;
-    pub const LINK: u32 = 13;
-    pub const OPEN: u32 = 14;
-    pub const READ: u32 = 15;
-    pub const WRITE: u32 = 16;
-    pub const STATFS: u32 = 17;
-    pub const RELEASE: u32 = 18;
-    pub const FSYNC: u32 = 20;
-    pub const SETXATTR: u32 = 21;
-    pub const GETXATTR: u32 = 22;
-    pub const LISTXATTR: u32 = 23;
-    pub const REMOVEXATTR: u32 = 24;
-    pub const FLUSH: u32 = 25;
-    pub const INIT: u32 = 26;
-    pub const OPENDIR: u32 = 27;
-    pub const READDIR: u32 = 28;
-    pub const RELEASEDIR: u32 = 29;
-    pub const FSYNCDIR: u32 = 30;
-    pub const GETLK: u32 = 31;
-    pub const SETLK: u32 = 32;
-    pub const SETLKW: u32 = 33;
-    pub const ACCESS: u32 = 34;
-    pub const CREATE: u32 = 35;
-    pub const INTERRUPT: u32 = 36;
-    pub const BMAP: u32 = 37;
-    pub const DESTROY: u32 = 38;
-    pub const IOCTL: u32 = 39;
-    pub const POLL: u32 = 40;
-    pub const NOTIFY_REPLY: u32 = 41;
-    pub const BATCH_FORGET: u32 = 42;
-    pub const FALLOCATE: u32 = 43;
-    pub const READDIRPLUS: u32 = 44;
-    pub const RENAME2: u32 = 45;
-    pub const LSEEK: u32 = 46;
-    pub const COPY_FILE_RANGE: u32 = 47;
-    pub const SETUPMAPPING: u32 = 48;
-    pub const REMOVEMAPPING: u32 = 49;
-    pub const SYNCFS: u32 = 50;
-    pub const TMPFILE: u32 = 51;
-    pub const STATX: u32 = 52;
-    pub const COPY_FILE_RANGE_64: u32 = 53;
+    macro_rules! operations {
+        ($($name:ident = $number:literal,)*) => {
+            $(
+                #[doc = concat!("FUSE_", stringify!($name), " of the header.")]
+                pub const $name: u32 = $number;
+            )*
+            /// Names as in the header, for logs.
+            pub fn name(opcode: u32) -> &'static str {
+                match opcode {
+                    $($number => stringify!($name),)*
+                    _ => "unknown",
+                }
+            }
+        };
+    }
+    operations! {
+        LOOKUP = 1, FORGET = 2, GETATTR = 3, SETATTR = 4, READLINK = 5, SYMLINK = 6, MKNOD = 8, MKDIR = 9,
+        UNLINK = 10, RMDIR = 11, RENAME = 12, LINK = 13, OPEN = 14, READ = 15, WRITE = 16, STATFS = 17,
+        RELEASE = 18, FSYNC = 20, SETXATTR = 21, GETXATTR = 22, LISTXATTR = 23, REMOVEXATTR = 24,
+        FLUSH = 25, INIT = 26, OPENDIR = 27, READDIR = 28, RELEASEDIR = 29, FSYNCDIR = 30, GETLK = 31,
+        SETLK = 32, SETLKW = 33, ACCESS = 34, CREATE = 35, INTERRUPT = 36, BMAP = 37, DESTROY = 38,
+        IOCTL = 39, POLL = 40, NOTIFY_REPLY = 41, BATCH_FORGET = 42, FALLOCATE = 43, READDIRPLUS = 44,
+        RENAME2 = 45, LSEEK = 46, COPY_FILE_RANGE = 47, SETUPMAPPING = 48, REMOVEMAPPING = 49, SYNCFS = 50,
+        TMPFILE = 51, STATX = 52, COPY_FILE_RANGE_64 = 53,
+    }
     /// One more than the highest.
     pub const COUNT: usize = 54;
-
-    /// Names as in the header, for logs.
-    pub fn name(opcode: u32) -> &'static str {
-        const NAMES: [&str; COUNT] = [
-            "0",
-            "LOOKUP",
-            "FORGET",
-            "GETATTR",
-            "SETATTR",
-            "READLINK",
-            "SYMLINK",
-            "7",
-            "MKNOD",
-            "MKDIR",
-            "UNLINK",
-            "RMDIR",
-            "RENAME",
-            "LINK",
-            "OPEN",
-            "READ",
-            "WRITE",
-            "STATFS",
-            "RELEASE",
-            "19",
-            "FSYNC",
-            "SETXATTR",
-            "GETXATTR",
-            "LISTXATTR",
-            "REMOVEXATTR",
-            "FLUSH",
-            "INIT",
-            "OPENDIR",
-            "READDIR",
-            "RELEASEDIR",
-            "FSYNCDIR",
-            "GETLK",
-            "SETLK",
-            "SETLKW",
-            "ACCESS",
-            "CREATE",
-            "INTERRUPT",
-            "BMAP",
-            "DESTROY",
-            "IOCTL",
-            "POLL",
-            "NOTIFY_REPLY",
-            "BATCH_FORGET",
-            "FALLOCATE",
-            "READDIRPLUS",
-            "RENAME2",
-            "LSEEK",
-            "COPY_FILE_RANGE",
-            "SETUPMAPPING",
-            "REMOVEMAPPING",
-            "SYNCFS",
-            "TMPFILE",
-            "STATX",
-            "COPY_FILE_RANGE_64",
-        ];
-        NAMES.get(opcode as usize).copied().unwrap_or("unknown")
-    }
 }
 
 /// Codes of notifications.
-pub mod notify {
-    pub const INVAL_INODE: i32 = 2;
-    pub const INVAL_ENTRY: i32 = 3;
-    pub const RETRIEVE: i32 = 5;
-    pub const DELETE: i32 = 6;
-    pub const INC_EPOCH: i32 = 8;
+pub(crate) mod notify {
+    pub(crate) const INVAL_INODE: i32 = 2;
+    pub(crate) const INVAL_ENTRY: i32 = 3;
+    pub(crate) const RETRIEVE: i32 = 5;
+    pub(crate) const DELETE: i32 = 6;
+    pub(crate) const INC_EPOCH: i32 = 8;
     /// Flag of INVAL_ENTRY: the name is asked for again, and nothing below it is detached (7.38).
-    pub const EXPIRE_ONLY: u32 = 1;
+    pub(crate) const EXPIRE_ONLY: u32 = 1;
 }
 
 /// Flags of INIT; those from bit 32 on are in `flags2`.
-pub mod init {
-    pub const ASYNC_READ: u64 = 1;
-    pub const POSIX_LOCKS: u64 = 1 << 1;
-    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
-    pub const EXPORT_SUPPORT: u64 = 1 << 4;
-    pub const BIG_WRITES: u64 = 1 << 5;
-    pub const DONT_MASK: u64 = 1 << 6;
-    pub const FLOCK_LOCKS: u64 = 1 << 10;
-    pub const AUTO_INVAL_DATA: u64 = 1 << 12;
-    pub const DO_READDIRPLUS: u64 = 1 << 13;
-    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
-    pub const ASYNC_DIO: u64 = 1 << 15;
-    pub const PARALLEL_DIROPS: u64 = 1 << 18;
-    pub const CACHE_SYMLINKS: u64 = 1 << 23;
-    pub const POSIX_ACL: u64 = 1 << 20;
-    pub const MAX_PAGES: u64 = 1 << 22;
-    pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
-    pub const SETXATTR_EXT: u64 = 1 << 29;
-    pub const INIT_EXT: u64 = 1 << 30;
-    pub const CREATE_SUPP_GROUP: u64 = 1 << 34;
-    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
-    pub const OVER_IO_URING: u64 = 1 << 41;
+pub(crate) mod init {
+    pub(crate) const ASYNC_READ: u64 = 1;
+    pub(crate) const POSIX_LOCKS: u64 = 1 << 1;
+    pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
+    pub(crate) const BIG_WRITES: u64 = 1 << 5;
+    pub(crate) const DONT_MASK: u64 = 1 << 6;
+    pub(crate) const FLOCK_LOCKS: u64 = 1 << 10;
+    pub(crate) const AUTO_INVAL_DATA: u64 = 1 << 12;
+    pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
+    pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
+    pub(crate) const ASYNC_DIO: u64 = 1 << 15;
+    pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub(crate) const POSIX_ACL: u64 = 1 << 20;
+    pub(crate) const MAX_PAGES: u64 = 1 << 22;
+    pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
+    pub(crate) const INIT_EXT: u64 = 1 << 30;
+    pub(crate) const CREATE_SUPP_GROUP: u64 = 1 << 34;
+    pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Commands to the ring.
-pub mod uring {
-    pub const REGISTER: u32 = 1;
-    pub const COMMIT_AND_FETCH: u32 = 2;
+pub(crate) mod uring {
+    pub(crate) const REGISTER: u32 = 1;
+    pub(crate) const COMMIT_AND_FETCH: u32 = 2;
 }
 
 /// Flags of the OPEN reply.
@@ -322,46 +234,45 @@ pub mod fopen {
 }
 
 /// Bits of `SetattrIn::valid`.
-pub mod fattr {
-    pub const MODE: u32 = 1;
-    pub const UID: u32 = 1 << 1;
-    pub const GID: u32 = 1 << 2;
-    pub const SIZE: u32 = 1 << 3;
-    pub const ATIME: u32 = 1 << 4;
-    pub const MTIME: u32 = 1 << 5;
-    pub const FH: u32 = 1 << 6;
-    pub const ATIME_NOW: u32 = 1 << 7;
-    pub const MTIME_NOW: u32 = 1 << 8;
-    pub const CTIME: u32 = 1 << 10;
-    pub const KILL_SUIDGID: u32 = 1 << 11;
+pub(crate) mod fattr {
+    pub(crate) const MODE: u32 = 1;
+    pub(crate) const UID: u32 = 1 << 1;
+    pub(crate) const GID: u32 = 1 << 2;
+    pub(crate) const SIZE: u32 = 1 << 3;
+    pub(crate) const ATIME: u32 = 1 << 4;
+    pub(crate) const MTIME: u32 = 1 << 5;
+    pub(crate) const FH: u32 = 1 << 6;
+    pub(crate) const ATIME_NOW: u32 = 1 << 7;
+    pub(crate) const MTIME_NOW: u32 = 1 << 8;
+    pub(crate) const CTIME: u32 = 1 << 10;
+    pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-pub const WRITE_CACHE: u32 = 1;
-pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
-pub const LK_FLOCK: u32 = 1;
-pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
+pub(crate) const WRITE_CACHE: u32 = 1;
+pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+pub(crate) const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+pub(crate) const LK_FLOCK: u32 = 1;
+pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1;
 /// Type of the extension with supplementary groups.
-pub const EXT_GROUPS: u32 = 32;
+pub(crate) const EXT_GROUPS: u32 = 32;
 
 /// Flags of open(2) on Linux, the same on all supported machines.
-pub mod o {
-    pub const ACCMODE: u32 = 0o3;
-    pub const EXCL: u32 = 0o200;
-    pub const TRUNC: u32 = 0o1000;
-    pub const APPEND: u32 = 0o2000;
+pub(crate) mod o {
+    pub(crate) const EXCL: u32 = 0o200;
+    pub(crate) const TRUNC: u32 = 0o1000;
+    pub(crate) const APPEND: u32 = 0o2000;
     /// Also set in O_SYNC.
-    pub const DSYNC: u32 = 0o10000;
+    pub(crate) const DSYNC: u32 = 0o10000;
 }
 
 /// Bits of statx(2).
-pub mod statx {
-    pub const BASIC_STATS: u32 = 0x7ff;
-    pub const BTIME: u32 = 0x800;
+pub(crate) mod statx {
+    pub(crate) const BASIC_STATS: u32 = 0x7ff;
+    pub(crate) const BTIME: u32 = 0x800;
 }
 
 /// Bytes between records of a directory listing.
-pub const fn align8(bytes: usize) -> usize {
+pub(crate) const fn align8(bytes: usize) -> usize {
     bytes.next_multiple_of(8)
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 /// A client behind the FUSE front end.
 pub struct ClientOps {
+    /// The client of the mount; lives on the same island.
     pub client: Rc<Client>,
 }
 

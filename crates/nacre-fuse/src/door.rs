@@ -85,6 +85,7 @@ pub(crate) struct Running {
 }
 
 impl<O: Ops> Door<O> {
+    /// A door without requests. Tells `ops` of the kernel's cache, which its locks protect from now on.
     pub fn new(ctx: &Rc<Ctx>, ops: Rc<O>) -> Rc<Self> {
         let stats = OpStats::new(ctx.wall());
         let running = Rc::<RefCell<BTreeMap<u64, Running>>>::default();
@@ -105,6 +106,7 @@ impl<O: Ops> Door<O> {
             transport: RefCell::default(),
         })
     }
+    /// The file system behind the door.
     pub fn file_system(&self) -> &Rc<O> {
         &self.ops
     }
@@ -112,6 +114,7 @@ impl<O: Ops> Door<O> {
     pub fn running(&self) -> usize {
         self.running.borrow().len()
     }
+    /// Counters of the kernel's requests, by operation.
     pub fn stats(&self) -> &OpStats {
         &self.stats
     }

@@ -144,6 +144,7 @@ impl FuseSource {
         }
         Ok(source)
     }
+    /// How requests arrive, with the reason if it is not through io_uring.
     pub fn transport(&self) -> &Transport {
         &self.transport
     }

@@ -37,8 +37,12 @@ impl KernelOptions {
 /// system does. Neither `never` nor `always`: relatime.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KernelAtime {
+    /// `noatime`.
     pub never: bool,
+    /// `strictatime`.
     pub always: bool,
+    /// `nodiratime`.
     pub no_directories: bool,
+    /// `lazytime`.
     pub lazy: bool,
 }

@@ -26,6 +26,7 @@ pub struct MountOptions {
     pub source: String,
     /// The options that the kernel checks itself.
     pub kernel: KernelOptions,
+    /// Offered to the kernel at FUSE_INIT.
     pub session: SessionConfig,
 }
 
@@ -94,9 +95,13 @@ fn text(path: &Path) -> String {
 
 /// An existing mount: its descriptor and the negotiated session. Dropping it does not unmount.
 pub struct Mounted {
+    /// The mount point, as given.
     pub path: PathBuf,
+    /// Reads requests and writes replies.
     pub channel: Arc<Channel>,
+    /// Agreed with the kernel.
     pub session: Session,
+    /// Chosen at the start of the mount; it does not change.
     pub transport: Transport,
     /// To be started; requests wait for them.
     rings: Option<Rings>,

@@ -19,6 +19,7 @@ use std::time::Duration;
 /// The reply to an open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenedFile {
+    /// Named by the kernel in every later request of this open.
     pub handle: OpenHandle,
     /// Bits of `abi::fopen`.
     pub fopen_flags: u32,

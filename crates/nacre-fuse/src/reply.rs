@@ -27,6 +27,7 @@ impl Body {
     pub fn empty() -> Self {
         Self::with_room(0)
     }
+    /// Success with one structure of the kernel interface.
     pub fn of<T: Field>(value: &T) -> Self {
         Self::empty().and(value)
     }
@@ -36,15 +37,18 @@ impl Body {
         head.resize(OutHeader::BYTES, 0);
         Self { head, bulk: Vec::new(), terms: None }
     }
+    /// Appends a structure.
     pub fn and<T: Field>(mut self, value: &T) -> Self {
         value.put(&mut self.head);
         self
     }
+    /// Success with plain bytes: a link target, the value of an attribute, a listing.
     pub fn bytes(bytes: &[u8]) -> Self {
         let mut body = Self::with_room(bytes.len());
         body.head.extend_from_slice(bytes);
         body
     }
+    /// Success with data that is not copied; the parts are written one behind the other.
     pub fn bulk(parts: Vec<Bytes>) -> Self {
         Self { bulk: parts, ..Self::empty() }
     }
@@ -89,6 +93,7 @@ impl Body {
         self.terms = grant.terms(places);
         self
     }
+    /// The reply to OPEN or OPENDIR.
     pub fn opened(opened: OpenedFile) -> Self {
         Self::of(&open_out(opened))
     }

@@ -75,6 +75,7 @@ impl FuseRequest {
         }
         self
     }
+    /// The number of the operation, see [`abi::op`].
     pub fn opcode(&self) -> u32 {
         self.header.opcode
     }
@@ -113,6 +114,7 @@ impl FuseRequest {
         let one = |_| Some((args.take().ok()?, args.take().ok()?));
         (0..count & u64::from(u32::MAX)).map_while(one).collect()
     }
+    /// The number by which the kernel matches the reply. It is used again once the reply was read.
     pub fn unique(&self) -> u64 {
         self.header.unique
     }
@@ -224,6 +226,7 @@ pub struct Args<'a> {
     end: usize,
 }
 impl<'a> Args<'a> {
+    /// Takes one structure; EINVAL if the request is shorter.
     pub fn take<T: Field>(&mut self) -> Result<T, Errno> {
         T::take(&mut self.rest).map_err(|Short| Errno::EINVAL)
     }
@@ -234,6 +237,7 @@ impl<'a> Args<'a> {
         self.rest = rest.get(1..).unwrap_or_default();
         Ok(name)
     }
+    /// Takes `len` bytes; EINVAL if the request is shorter.
     pub fn bytes(&mut self, len: u32) -> Result<&'a [u8], Errno> {
         let (head, rest) = self.rest.split_at_checked(len as usize).ok_or(Errno::EINVAL)?;
         self.rest = rest;

@@ -60,6 +60,7 @@ impl Default for SessionConfig {
 pub struct Session {
     /// Minor version of the kernel's interface.
     pub minor: u32,
+    /// Flags of FUSE_INIT that both sides use; those of `flags2` from bit 32 on.
     pub flags: u64,
 }
 impl Session {

@@ -58,6 +58,7 @@ impl OpStats {
             samples.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
         }
     }
+    /// Starts all counters again at zero; `now` is shown as their start.
     pub fn clear(&self, now: Timestamp) {
         let mut counters = self.0.borrow_mut();
         *counters = Counters::new(now);

@@ -85,7 +85,9 @@ fn refused(path: &Path, error: Errno) -> MountError {
 /// A process that uses a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
+    /// In the PID namespace of this process.
     pub pid: u32,
+    /// Name of the executable, as in `/proc/PID/comm`.
     pub command: String,
 }
 impl std::fmt::Display for Holder {

@@ -63,12 +63,14 @@ codec_enum! {
     }
 }
 impl Register {
+    /// Value of the parameter.
     pub fn name(self) -> &'static str {
         match self {
             Self::Open => "open",
             Self::Known => "known",
         }
     }
+    /// `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|register| register.name() == text)
     }
@@ -76,8 +78,11 @@ impl Register {
 codec_struct! {
     /// A target as it last registered.
     pub struct TargetRow {
+        /// The file system it belongs to.
         pub fs: FsName,
+        /// With `index`, its place in the file system.
         pub kind: TargetKind,
+        /// From 0.
         pub index: u32,
         /// A target that registers under this name must be this one, with all changes that were durable.
         pub known: Remembered,
@@ -87,6 +92,7 @@ codec_struct! {
         pub replaced: u32,
         /// The replacement that an administrator has admitted for the next registration.
         pub admitted: Option<Admit>,
+        /// Where it is served, best first; at most [`nacre_wire::bounds::ADDRESSES_MAX`].
         pub addresses: Vec<String>,
     }
 }
@@ -114,7 +120,9 @@ pub enum Refused {
 /// The change that a registration or an admission makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetChange {
+    /// Of the list after the change; the same as before if others need not learn of it.
     pub version: u64,
+    /// The row afterwards.
     pub target: TargetRow,
     /// The first target of its file system brings the file system.
     pub fs: FsRow,
@@ -157,6 +165,7 @@ pub struct ParamChange {
 }
 
 impl Registry {
+    /// Greater after each change that clients and targets must learn of.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -337,6 +346,7 @@ impl Registry {
         Ok((target != *old).then_some(TargetChange { version: self.version, target, fs: fs.row, news: None }))
     }
 
+    /// `None` if no such target has registered.
     pub fn target(&self, fs: &FsName, kind: TargetKind, index: u32) -> Option<&TargetRow> {
         self.file_systems.get(fs)?.targets.get(&(kind, index))
     }
@@ -418,6 +428,7 @@ impl Registry {
             params: self.kept(),
         })
     }
+    /// All file systems with their targets, by name, kind and index.
     pub fn file_systems(&self) -> impl Iterator<Item = (&FsName, impl Iterator<Item = &TargetRow>)> {
         self.file_systems.iter().map(|(name, fs)| (name, fs.targets.values()))
     }

@@ -18,7 +18,9 @@ const DIRECT_MIN: usize = 16 << 10;
 /// The limits of frames at the present stage of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
+    /// Longest body; a header with a longer one breaks the connection.
     pub body_bytes_max: u32,
+    /// Most bytes of bulk, likewise.
     pub bulk_bytes_max: u32,
 }
 impl Default for Limits {
@@ -54,6 +56,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
+    /// Waits for the first header.
     pub fn new(limits: Limits) -> Self {
         Self { limits, state: State::start(), reserved_bytes: 0 }
     }

@@ -23,6 +23,7 @@ const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 /// A new inbound connection.
 #[derive(Debug)]
 pub struct Accepted {
+    /// Non-blocking, close-on-exec.
     pub fd: OwnedFd,
     /// For people.
     pub peer: String,

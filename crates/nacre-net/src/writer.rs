@@ -32,9 +32,11 @@ pub struct Writer {
 }
 
 impl Writer {
+    /// `sums`: whether bodies get a checksum.
     pub fn new(sums: bool) -> Self {
         Self { pieces: VecDeque::new(), offset: 0, sent_bytes: 0, sums }
     }
+    /// Queues a frame behind those before. The caller bounds the queue (outbox).
     pub fn push(&mut self, frame: Frame) {
         let body_sum = if self.sums { sum::of_parts(&frame.body, &frame.bulk) } else { 0 };
         let header = frame.encode_header(body_sum, sum::crc32c);
@@ -54,6 +56,7 @@ impl Writer {
     pub fn sent_bytes(&self) -> u64 {
         self.sent_bytes
     }
+    /// Whether the socket has taken everything.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }

@@ -17,9 +17,11 @@ use nacre_types::{Instant, Secret, Timestamp};
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 impl Rng {
+    /// Any seed is good, 0 too; the same seed gives the same numbers.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
+    /// The next number, uniform over all of `u64`.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -113,6 +115,7 @@ impl Ctx {
     pub fn wall(&self) -> Timestamp {
         self.wall.get()
     }
+    /// The island's next random number: for jitter and ids, not for secrets.
     pub fn random(&self) -> u64 {
         self.rng.borrow_mut().next_u64()
     }
@@ -129,12 +132,15 @@ impl Ctx {
     pub fn cancel(&self, task: TaskId) {
         self.executor.cancel(task);
     }
+    /// A value to be awaited by one task: the promise delivers it, from anywhere in the island.
     pub fn promise<T>(&self) -> (Promise<T>, Awaited<T>) {
         promise(&self.executor)
     }
+    /// A list of tasks that wait for a condition on state of the island.
     pub fn wait_list(&self) -> WaitList {
         WaitList::new(&self.executor)
     }
+    /// Carried out after the visit, in the order of the pushes.
     pub fn push(&self, effect: Effect) {
         self.effects.borrow_mut().push(effect);
     }
@@ -168,6 +174,7 @@ impl Ctx {
     pub fn raise_barrier(&self) {
         self.barred.set(true);
     }
+    /// Whether [`Ctx::raise_barrier`] was called.
     pub fn is_barred(&self) -> bool {
         self.barred.get()
     }
@@ -176,6 +183,7 @@ impl Ctx {
     pub fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> + '_ {
         Sleep { ctx: self, at, key: None }
     }
+    /// Completes after `d`, at the first visit that is not earlier.
     pub async fn sleep(&self, d: Duration) {
         self.sleep_until(self.now() + d).await;
     }
@@ -228,10 +236,12 @@ impl Ctx {
 
     // ---- for the driver
 
+    /// Called at the begin of a visit. Monotonic time never moves back: an earlier `now` is ignored.
     pub fn set_time(&self, now: Instant, wall: Timestamp) {
         self.now.set(self.now.get().max(now));
         self.wall.set(wall);
     }
+    /// Delivers the result of [`Effect::Io`]; the ticket of an operation that nobody awaits is ignored.
     pub fn complete_io(&self, ticket: IoTicket, result: Result<StoreDone, StoreError>) {
         let promise = self.io.borrow_mut().remove(&ticket.0);
         if let Some(promise) = promise {
@@ -255,6 +265,7 @@ impl Ctx {
             }
         }
     }
+    /// Empties the list of effects: the driver carries them out after the visit.
     pub fn take_effects(&self) -> Vec<Effect> {
         core::mem::take(&mut self.effects.borrow_mut())
     }

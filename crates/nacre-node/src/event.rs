@@ -15,6 +15,7 @@ use nacre_wire::Frame;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u64);
 impl ConnId {
+    /// Bit of all numbers that drivers give, so that they never meet those of the island.
     pub const INBOUND: u64 = 1 << 63;
 }
 

@@ -167,6 +167,7 @@ pub(crate) fn promise<T>(executor: &Rc<Executor>) -> (Promise<T>, Awaited<T>) {
 }
 
 impl<T> Promise<T> {
+    /// Delivers the value and wakes the task that awaits it. A promise that is dropped instead delivers `None`.
     pub fn fulfil(self, value: T) {
         *self.0.value.borrow_mut() = Some(value);
         // Drop wakes.
@@ -210,6 +211,7 @@ impl WaitList {
     pub(crate) fn new(executor: &Rc<Executor>) -> Self {
         Self { executor: executor.clone(), waiters: RefCell::default(), round: Cell::new(0) }
     }
+    /// Wakes every task that waits now; tasks that begin to wait later need another call.
     pub fn wake_all(&self) {
         self.round.set(self.round.get() + 1);
         for task in core::mem::take(&mut *self.waiters.borrow_mut()).order {

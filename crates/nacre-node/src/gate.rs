@@ -15,6 +15,7 @@ pub struct Gate {
     changed: WaitList,
 }
 impl Gate {
+    /// `limit` is at least 1; with 0 no task would ever be admitted.
     pub fn new(ctx: &Ctx, limit: u64) -> Self {
         Self { limit, came: Cell::new(0), left: Cell::new(0), changed: ctx.wait_list() }
     }

@@ -158,9 +158,11 @@ impl<T> Outbox<T> {
         self.queue.clear();
         self.bytes = 0;
     }
+    /// Whether no item waits; one that a drainer has taken does not count.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
+    /// Bytes of the items that wait, as given when they were pushed.
     pub fn queued_bytes(&self) -> usize {
         self.bytes
     }

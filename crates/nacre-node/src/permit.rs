@@ -37,6 +37,7 @@ impl Default for Permit {
 }
 
 impl Permit {
+    /// A permit in force, without users.
     pub fn new() -> Self {
         Self(AtomicU64::new(0))
     }
@@ -61,6 +62,7 @@ impl Permit {
         assert!(before & !REVOKED != 0, "a use ended that had not begun");
         before == REVOKED | 1
     }
+    /// No use begins after this; uses under way continue.
     pub fn revoke(&self) -> Revoked {
         match self.0.fetch_or(REVOKED, Ordering::AcqRel) {
             0 => Revoked::Idle,

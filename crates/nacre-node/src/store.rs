@@ -207,8 +207,11 @@ pub enum StoreDone {
 /// Free space as reported by the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreSpace {
+    /// Size of the file system.
     pub bytes_total: u64,
+    /// Free, with the part that is reserved for root.
     pub bytes_free: u64,
+    /// Free for this process.
     pub bytes_avail: u64,
     /// Inodes that can still be created; `None` if the file system allocates them from free space.
     pub files_free: Option<u64>,

@@ -6,10 +6,13 @@ use std::fs;
 /// The process that has the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Holder {
+    /// In the pid namespace of the holder.
     pub pid: u32,
     /// Start time of the process in ticks since boot (field 22 of its stat): with the pid it names one process.
     pub start_ticks: u64,
+    /// Host name, for people.
     pub host: String,
+    /// Command line, for people.
     pub command: String,
     /// When it took the lock, for people.
     pub since: String,

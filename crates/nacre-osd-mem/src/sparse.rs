@@ -22,9 +22,11 @@ impl SparseFile {
     pub fn with_len(len: u64) -> Self {
         Self { len, pages: BTreeMap::new() }
     }
+    /// Bytes, holes included.
     pub fn len(&self) -> u64 {
         self.len
     }
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

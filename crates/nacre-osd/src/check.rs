@@ -26,18 +26,25 @@ const SENTENCES_MAX: usize = 1000;
 /// The findings of a check.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
+    /// From the superblock; `None` if it cannot be read.
     pub label: Option<Label>,
     /// It was stopped as planned.
     pub was_clean: bool,
+    /// Number of times that the store was opened.
     pub instance: u64,
+    /// The latest change in log or runs; 0: none.
     pub last_transno: u64,
+    /// Bytes of the log segments in use.
     pub log_bytes: u64,
+    /// Number of runs.
     pub runs: u64,
+    /// Bytes of the files of all runs.
     pub run_bytes: u64,
     /// Rows per table, newest versions only.
     pub rows: BTreeMap<u8, u64>,
     /// Usage per (kind, id): kind 0 user, 1 group, 2 project.
     pub usage: BTreeMap<(u8, u32), Usage>,
+    /// All problems found; more than `sentences` has if it is full.
     pub problems: u64,
     /// The first of them, in words.
     pub sentences: Vec<String>,

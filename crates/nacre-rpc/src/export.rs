@@ -77,6 +77,7 @@ pub struct Export {
 }
 
 impl Export {
+    /// An export without connection, requests or records; `generation` names it for good.
     pub fn new(generation: Generation) -> Self {
         Self {
             generation,
@@ -286,21 +287,26 @@ impl Export {
     pub fn callbacks(&self) -> Vec<Frame> {
         self.callbacks.values().cloned().collect()
     }
+    /// The client has executed the callback, so it is not sent again. Unknown numbers are ignored.
     pub fn handle_callback_ack(&mut self, xid: Xid) {
         self.callbacks.remove(&xid);
     }
 
     // ---- state
 
+    /// Ties records, opens and locks to this export.
     pub fn generation(&self) -> Generation {
         self.generation
     }
+    /// Epoch of the latest connection; requests of earlier ones are dropped.
     pub fn epoch(&self) -> ConnEpoch {
         self.epoch
     }
+    /// The client has the replies to all requests up to this.
     pub fn last_xid(&self) -> Xid {
         self.last_xid
     }
+    /// The latest change of this client; its record is never released.
     pub fn last_transno(&self) -> Transno {
         self.last_transno
     }
@@ -308,6 +314,7 @@ impl Export {
     pub fn running(&self) -> impl ExactSizeIterator<Item = (Xid, Tag)> + '_ {
         self.running.iter().map(|(&xid, r)| (xid, r.tag))
     }
+    /// Records that a resend may still ask for, in the order of their xids.
     pub fn records(&self) -> impl ExactSizeIterator<Item = &ReplyRecord> + '_ {
         self.records.values()
     }
@@ -315,6 +322,7 @@ impl Export {
     pub fn record_counts(&self) -> (usize, u64, u64) {
         (self.records_max, self.released_by_xid, self.released_by_tag)
     }
+    /// Callbacks that a new connection would send again.
     pub fn unacknowledged_callbacks(&self) -> usize {
         self.callbacks.len()
     }

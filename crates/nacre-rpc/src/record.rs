@@ -7,7 +7,9 @@ use nacre_types::{Codec, DecodeError, Fid, Generation, Reader, Tag, Transno, Wri
 codec_struct! {
     /// Written in the transaction of its change.
     pub struct ReplyRecord {
+        /// Of the change.
         pub transno: Transno,
+        /// Of the request: a resend carries the same.
         pub xid: Xid,
         /// Data of the operation for the reconstruction of its reply (the disposition of an open, ...).
         pub data: u64,
@@ -15,6 +17,7 @@ codec_struct! {
         pub result: i32,
         /// Generation of the export that the record belongs to.
         pub generation: Generation,
+        /// Slot of the request: its next use releases the record.
         pub tag: Tag,
         /// Versions before the change: parent, name, child (rename: both directories, both children).
         pub pre_versions: PreVersions,

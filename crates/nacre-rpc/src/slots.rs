@@ -35,6 +35,7 @@ impl RpcHistogram {
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
+    /// Starts all counts again at zero.
     pub fn clear(&mut self) {
         self.counts.clear();
     }
@@ -61,6 +62,7 @@ impl Slots {
             histogram: RpcHistogram::default(),
         }
     }
+    /// Modifying requests that may be in flight, without the one extra CLOSE.
     pub fn limit(&self) -> u16 {
         self.limit
     }
@@ -68,12 +70,15 @@ impl Slots {
     pub fn set_limit(&mut self, limit: u16) {
         self.limit = limit.clamp(1, MOD_RPCS_MAX);
     }
+    /// Slots in use, that of the extra CLOSE included.
     pub fn in_flight(&self) -> u16 {
         self.in_flight
     }
+    /// Counted since the start or the last [`RpcHistogram::clear`].
     pub fn histogram(&self) -> &RpcHistogram {
         &self.histogram
     }
+    /// For [`RpcHistogram::clear`].
     pub fn histogram_mut(&mut self) -> &mut RpcHistogram {
         &mut self.histogram
     }

@@ -186,12 +186,15 @@ impl IslandRef {
         }))
     }
 
+    /// As registered with the node, unique in it.
     pub fn name(&self) -> &str {
         &self.0.name
     }
+    /// False once the island has ended, after a stop or a panic.
     pub fn is_alive(&self) -> bool {
         self.0.alive.load(Ordering::Acquire)
     }
+    /// Of the entries so far.
     pub fn stats(&self) -> &IslandStats {
         &self.0.stats
     }

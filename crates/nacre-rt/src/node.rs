@@ -267,6 +267,7 @@ impl Node {
     pub fn island(&self, name: &str) -> Option<IslandRef> {
         self.0.islands.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
+    /// The living islands, by name.
     pub fn islands(&self) -> Vec<IslandRef> {
         self.0.islands.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
@@ -318,6 +319,7 @@ impl Node {
     pub fn sockets(&self) -> usize {
         self.0.sockets.load(Ordering::Relaxed)
     }
+    /// Counted since the process started.
     pub fn stats(&self) -> &NodeStats {
         &self.0.stats
     }

@@ -20,6 +20,7 @@ impl Times {
             bump(n);
         }
     }
+    /// Number of times added.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|n| n.load(Relaxed)).sum()
     }
@@ -48,7 +49,9 @@ pub struct IslandStats {
     visits: AtomicU64,
     spun: AtomicU64,
     parked: AtomicU64,
+    /// Time from the wish to enter until entry.
     pub wait: Times,
+    /// Time inside, per visit.
     pub stay: Times,
 }
 impl IslandStats {
@@ -64,6 +67,7 @@ impl IslandStats {
     pub(crate) fn left(&self, stayed: Duration) {
         self.stay.add(stayed);
     }
+    /// Entries so far.
     pub fn visits(&self) -> u64 {
         self.visits.load(Relaxed)
     }

@@ -18,6 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 const SECOND: u64 = 1_000_000_000;
+/// Lease of the targets and clients of a bed, in virtual milliseconds.
 pub const LEASE_MS: u32 = 10_000;
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -49,6 +50,7 @@ impl<C: 'static> Logic for CallerIsland<C> {
 
 /// Targets and callers.
 pub struct Bed<C> {
+    /// Owns the nodes; tests set its faults.
     pub world: World,
     callers: Vec<(NodeId, JobQueue<C>)>,
 }
@@ -62,6 +64,7 @@ pub fn target<S: Service>(ctx: &Rc<Ctx>, config: TargetConfig) -> Box<dyn Logic>
 }
 
 impl<C: 'static> Bed<C> {
+    /// A bed without nodes. The same seed and calls give the same run.
     pub fn new(seed: u64) -> Self {
         Self { world: World::new(seed), callers: Vec::new() }
     }
@@ -112,6 +115,7 @@ impl<C: 'static> Bed<C> {
         self.world.start(node);
         self.callers.push((node, jobs));
     }
+    /// The node of the caller that was added as the `caller`th, from 0.
     pub fn client_node(&self, caller: usize) -> NodeId {
         self.callers[caller].0
     }
@@ -146,6 +150,7 @@ impl<C: 'static> Bed<C> {
         let value = pending.borrow_mut().take();
         value.unwrap_or_else(|| panic!("the job does not end:\n{}", self.world.trace(60)))
     }
+    /// Starts a job and waits for its end; see [`Self::wait`].
     pub fn run<T: 'static, F: Future<Output = T> + 'static>(
         &mut self,
         caller: usize,
@@ -154,6 +159,7 @@ impl<C: 'static> Bed<C> {
         let pending = self.start(caller, job);
         self.wait(&pending)
     }
+    /// Lets `ms` virtual milliseconds pass; panics if an island stops with an error.
     pub fn run_ms(&mut self, ms: u64) {
         self.world.run_for(ms * 1_000_000);
         assert!(self.world.fatal.is_empty(), "{:?}", self.world.fatal);

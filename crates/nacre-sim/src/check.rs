@@ -9,9 +9,11 @@ use std::collections::BTreeMap;
 /// Everything that a mount shows, by path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
+    /// Attributes by stat.
     pub stat: Stat,
     /// Content of a file, target of a link.
     pub bytes: Vec<u8>,
+    /// Extended attributes by name, those with names of the user's namespace.
     pub xattrs: BTreeMap<String, Vec<u8>>,
 }
 

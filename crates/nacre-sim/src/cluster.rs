@@ -45,6 +45,7 @@ pub enum StoreLoss {
     Copied,
 }
 impl StoreLoss {
+    /// Every kind, for tests that try all of them.
     pub const ALL: [Self; 4] = [Self::Power, Self::Refused, Self::Remounted, Self::Copied];
 }
 
@@ -61,12 +62,17 @@ enum Disks {
 
 /// A file system: one MGS, one MDT, OSTs, mounts.
 pub struct Cluster {
+    /// Owns the nodes, their network and their clocks.
     pub world: World,
+    /// Work that was given to mounts.
     pub jobs: Jobs,
+    /// The MGS, the MDT, then the OSTs by index.
     pub servers: Vec<NodeId>,
+    /// Mounts that run the operations of the plan, in the order of their start.
     pub mounts: Vec<NodeId>,
     /// A mount that will be killed.
     pub victim: Option<NodeId>,
+    /// Stores of the servers, in the order of `servers`; they survive a kill.
     pub stores: Vec<Arc<dyn Store>>,
     /// Under the stores of servers that can lose their machine, in their order.
     pub devices: Vec<CrashDevice>,

@@ -34,6 +34,7 @@ pub struct Common {
     family: FlockFamily,
     /// Servers will be killed.
     kills: bool,
+    /// Virtual time of the latest start of workers.
     pub since_ns: u64,
 }
 
@@ -51,13 +52,16 @@ pub struct Seen {
 }
 
 impl Common {
+    /// No workers yet. `family` is the kind of the lock around the counter.
     pub fn new(family: FlockFamily, kills: bool) -> Self {
         Self { jobs: Vec::new(), family, kills, since_ns: 0 }
     }
+    /// Operations that create the common files, before any worker starts.
     pub fn set_up() -> Vec<Op> {
         let create = |path: &str, stripes| Op::Create { path: path.into(), exclusive: true, stripes };
         vec![Op::Mkdir("/common".into()), create(LOG, -1), create(COUNTER, 1), create(BOARD, 2)]
     }
+    /// Operations that make the common files durable, before a loss that must not change them.
     pub fn sync() -> Vec<Op> {
         [LOG, COUNTER, BOARD].map(|path| Op::Fsync(path.into())).into()
     }
@@ -69,6 +73,7 @@ impl Common {
             self.jobs.push(jobs.start(world, mount, move |client| work(client, number, family, kills)));
         }
     }
+    /// Whether all workers have ended.
     pub fn is_done(&self, jobs: &Jobs) -> bool {
         self.jobs.iter().all(|&job| jobs.is_done(job))
     }
@@ -91,6 +96,7 @@ impl Common {
         }
         Ok(Expected { workers: self.jobs.len() })
     }
+    /// Reads the common files through a mount, when all workers have ended.
     pub async fn read(client: Rc<Client>) -> Result<Seen, Errno> {
         let mut contents = Vec::new();
         for path in [LOG, COUNTER, BOARD] {
@@ -114,6 +120,7 @@ impl Common {
 }
 
 impl Expected {
+    /// Fails if an update was lost, torn or applied twice; the text says which.
     pub fn check(&self, seen: &Seen) -> Result<(), String> {
         let want = self.workers * ROUNDS as usize;
         if seen.counter.len() != want {

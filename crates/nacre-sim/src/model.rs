@@ -18,18 +18,26 @@ pub enum Kind {
 /// An inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inode {
+    /// Type and content.
     pub kind: Kind,
+    /// Permission bits.
     pub mode: u32,
+    /// Number of names; of a directory 2 and one per subdirectory.
     pub nlink: u32,
+    /// Values by full name.
     pub xattrs: BTreeMap<String, Vec<u8>>,
 }
 
 /// Attributes that stat returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
+    /// `f`, `d`, `l` or `p`.
     pub kind: char,
+    /// Permission bits.
     pub mode: u32,
+    /// Number of names, as in [`Inode`].
     pub nlink: u32,
+    /// Bytes of a file or link target; 0 for others, whose size POSIX does not define.
     pub size: u64,
 }
 
@@ -42,13 +50,16 @@ pub enum Value {
     Stat(Stat),
 }
 
+/// The result of an operation, compared between the model and a mount.
 pub type Outcome = Result<Value, Errno>;
 
+/// Index of the root directory.
 pub const ROOT: usize = 0;
 
 /// The whole tree. Inodes are never reused; those without names stay for their open handles.
 #[derive(Debug, Clone)]
 pub struct Model {
+    /// By index; the index never changes.
     pub inodes: Vec<Inode>,
     /// Open handles by slot.
     pub open: BTreeMap<u32, usize>,
@@ -68,12 +79,14 @@ impl Default for Model {
 }
 
 impl Model {
+    /// The inode at an index that an operation returned.
     pub fn inode(&self, i: usize) -> &Inode {
         &self.inodes[i]
     }
     fn is_dir(&self, i: usize) -> bool {
         matches!(self.inodes[i].kind, Kind::Directory(_))
     }
+    /// Names and indexes of a directory's entries; `None` for other inodes.
     pub fn entries(&self, i: usize) -> Option<&BTreeMap<String, usize>> {
         match &self.inodes[i].kind {
             Kind::Directory(entries) => Some(entries),
@@ -89,6 +102,7 @@ impl Model {
     fn child(&self, dir: usize, name: &str) -> Result<usize, Errno> {
         self.entries(dir).ok_or(Errno::ENOTDIR)?.get(name).copied().ok_or(Errno::ENOENT)
     }
+    /// Follows no symbolic links: one in the middle is ENOTDIR.
     pub fn resolve(&self, path: &str) -> Result<usize, Errno> {
         parts(path).into_iter().try_fold(ROOT, |at, name| self.child(at, name))
     }
@@ -131,6 +145,7 @@ impl Model {
 
     // ---- operations
 
+    /// mkdir, symlink or mkfifo: EEXIST if the name exists.
     pub fn make(&mut self, path: &str, kind: Kind, mode: u32) -> Outcome {
         let (dir, name) = self.parent(path)?;
         if self.child(dir, name).is_ok() {
@@ -157,9 +172,11 @@ impl Model {
             Kind::Fifo => Err(Errno::ENXIO),
         }
     }
+    /// The regular file with this path; EISDIR, ELOOP or ENXIO for other types.
     pub fn file(&self, path: &str) -> Result<usize, Errno> {
         self.check_file(self.resolve(path)?)
     }
+    /// Bytes of a regular file; panics for other types.
     pub fn content(&self, i: usize) -> &[u8] {
         match &self.inodes[i].kind {
             Kind::File(content) => content,
@@ -172,6 +189,7 @@ impl Model {
             Kind::Directory(_) | Kind::Symlink(_) | Kind::Fifo => unreachable!("checked to be a file"),
         }
     }
+    /// Writes at `offset`, or appends if it is `None`; a gap is filled with zeros.
     pub fn write(&mut self, i: usize, offset: Option<u64>, data: &[u8]) -> Outcome {
         let content = self.content_mut(i);
         let start = offset.map_or(content.len(), |o| o as usize);
@@ -182,16 +200,19 @@ impl Model {
         content[start..end].copy_from_slice(data);
         Ok(Value::Unit)
     }
+    /// Up to `len` bytes, fewer at the end of the file.
     pub fn read(&self, i: usize, offset: u64, len: usize) -> Outcome {
         let content = self.content(i);
         let start = content.len().min(offset as usize);
         let end = content.len().min(start + len);
         Ok(Value::Bytes(content[start..end].to_vec()))
     }
+    /// Truncates the file or extends it with zeros.
     pub fn truncate(&mut self, i: usize, size: u64) -> Outcome {
         self.content_mut(i).resize(size as usize, 0);
         Ok(Value::Unit)
     }
+    /// fallocate(2): extends the file with zeros unless `keep_size`.
     pub fn allocate(&mut self, i: usize, offset: u64, len: u64, keep_size: bool) -> Outcome {
         let end = (offset + len) as usize;
         let content = self.content_mut(i);
@@ -200,6 +221,7 @@ impl Model {
         }
         Ok(Value::Unit)
     }
+    /// Hard link; EPERM for a directory.
     pub fn link(&mut self, from: &str, to: &str) -> Outcome {
         let i = self.resolve(from)?;
         let (dir, name) = self.parent(to)?;
@@ -213,6 +235,7 @@ impl Model {
         self.inodes[i].nlink += 1;
         Ok(Value::Unit)
     }
+    /// Removes a name of anything but a directory.
     pub fn unlink(&mut self, path: &str) -> Outcome {
         let (dir, name) = self.parent(path)?;
         let i = self.child(dir, name)?;
@@ -222,6 +245,7 @@ impl Model {
         self.drop_name(dir, name);
         Ok(Value::Unit)
     }
+    /// Removes an empty directory.
     pub fn rmdir(&mut self, path: &str) -> Outcome {
         let (dir, name) = self.parent(path)?;
         let i = self.child(dir, name)?;
@@ -233,6 +257,7 @@ impl Model {
         self.drop_name(dir, name);
         Ok(Value::Unit)
     }
+    /// renameat2(2) with its two flags.
     pub fn rename(&mut self, from: &str, to: &str, no_replace: bool, exchange: bool) -> Outcome {
         let (from_dir, from_name) = self.parent(from)?;
         let (to_dir, to_name) = self.parent(to)?;
@@ -285,6 +310,7 @@ impl Model {
         }
         Ok(Value::Unit)
     }
+    /// Attributes of an inode, by index.
     pub fn stat_of(&self, i: usize) -> Stat {
         let inode = &self.inodes[i];
         let (kind, size) = match &inode.kind {
@@ -296,19 +322,23 @@ impl Model {
         };
         Stat { kind, mode: inode.mode, nlink: inode.nlink, size }
     }
+    /// Attributes of an inode, by path.
     pub fn stat(&self, path: &str) -> Outcome {
         Ok(Value::Stat(self.stat_of(self.resolve(path)?)))
     }
+    /// Names in the order of their bytes, without `.` and `..`.
     pub fn readdir(&self, path: &str) -> Outcome {
         let entries = self.entries(self.resolve(path)?).ok_or(Errno::ENOTDIR)?;
         Ok(Value::Names(entries.keys().cloned().collect()))
     }
+    /// Target of a symbolic link; EINVAL for other types.
     pub fn readlink(&self, path: &str) -> Outcome {
         match &self.inodes[self.resolve(path)?].kind {
             Kind::Symlink(target) => Ok(Value::Bytes(target.clone().into_bytes())),
             Kind::File(_) | Kind::Directory(_) | Kind::Fifo => Err(Errno::EINVAL),
         }
     }
+    /// Sets the permission bits; the type stays.
     pub fn chmod(&mut self, path: &str, mode: u32) -> Outcome {
         let i = self.resolve(path)?;
         self.inodes[i].mode = mode;
@@ -326,14 +356,17 @@ impl Model {
         xattrs.insert(name.to_string(), value.to_vec());
         Ok(Value::Unit)
     }
+    /// ENODATA if the attribute does not exist.
     pub fn getxattr(&self, path: &str, name: &str) -> Outcome {
         let i = self.resolve(path)?;
         self.inodes[i].xattrs.get(name).cloned().map(Value::Bytes).ok_or(Errno::ENODATA)
     }
+    /// ENODATA if the attribute does not exist.
     pub fn removexattr(&mut self, path: &str, name: &str) -> Outcome {
         let i = self.resolve(path)?;
         self.inodes[i].xattrs.remove(name).map(|_| Value::Unit).ok_or(Errno::ENODATA)
     }
+    /// Names in the order of their bytes.
     pub fn listxattr(&self, path: &str) -> Outcome {
         let i = self.resolve(path)?;
         Ok(Value::Names(self.inodes[i].xattrs.keys().cloned().collect()))

@@ -34,6 +34,7 @@ pub struct MountIsland {
     jobs: BTreeMap<u64, TaskId>,
 }
 impl MountIsland {
+    /// A client on the island of `ctx`; it connects when the island has started.
     pub fn new(ctx: &Rc<Ctx>, config: MountConfig) -> Self {
         Self { ctx: ctx.clone(), client: Client::new(ctx, config), jobs: BTreeMap::new() }
     }
@@ -112,6 +113,7 @@ impl Jobs {
             self.values.insert(done.id, done.value);
         }
     }
+    /// Whether the job has ended and its value was not taken.
     pub fn is_done(&self, id: JobId) -> bool {
         self.values.contains_key(&id.0)
     }

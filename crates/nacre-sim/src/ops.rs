@@ -329,6 +329,7 @@ async fn walk(client: &Client, names: &[&[u8]]) -> Result<ResolvedInode, Errno> 
     }
     Ok(at)
 }
+/// Walks from the root with one lookup per part; follows no symbolic links, as the model.
 pub async fn resolve(client: &Client, path: &str) -> Result<ResolvedInode, Errno> {
     walk(client, &parts(path)).await
 }
@@ -351,6 +352,7 @@ fn check_file(entry: &ResolvedInode) -> Result<Fid, Errno> {
 async fn file(client: &Client, path: &str) -> Result<Fid, Errno> {
     check_file(&resolve(client, path).await?)
 }
+/// The attributes that the model predicts.
 pub fn stat_of(entry: &ResolvedInode) -> Stat {
     let (kind, size) = match entry.attr.file_type() {
         FileType::Regular => ('f', entry.attr.size),
@@ -615,6 +617,7 @@ async fn write_file(client: &Client, fid: Fid, offset: Option<u64>, data: Vec<u8
     written
 }
 
+/// Writes at `offset`, or appends if it is `None`; `sync` makes the data durable before it returns.
 pub async fn write_handle(
     client: &Client,
     handle: OpenHandle,

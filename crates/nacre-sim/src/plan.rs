@@ -5,10 +5,15 @@ use nacre_node::Rng;
 /// The plan of a seed.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// Also of the world's random source: the same seed gives the same run.
     pub seed: u64,
+    /// Mounts that run operations.
     pub mounts: u32,
+    /// Number of OSTs.
     pub osts: u32,
+    /// Sequences of operations, each in a directory of its own, that move between mounts.
     pub tasks: u32,
+    /// Operations of a task, in order.
     pub ops_per_task: u32,
     /// Files over several stripes.
     pub big: bool,
@@ -80,8 +85,11 @@ impl Plan {
 /// The report of a seed.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
+    /// Operations that ended, those of all tasks.
     pub operations: u64,
+    /// Processes killed and started again.
     pub kills: u64,
+    /// Connections cut.
     pub cuts: u64,
     /// Processes that are stopped or cut off for a while.
     pub outages: u64,
@@ -93,10 +101,13 @@ pub struct Report {
     pub gone: u64,
     /// Tasks that found sizes which their bytes do not have, and objects of files that are gone (see `loss`).
     pub odd_sizes: u64,
+    /// Objects left of removed files, where the loss of a mount and a machine permits them.
     pub stray_objects: u64,
+    /// Virtual time of the runs.
     pub virtual_ms: u64,
 }
 impl Report {
+    /// Adds the counts of another seed.
     pub fn add(&mut self, other: &Self) {
         let Self {
             operations,
@@ -126,6 +137,8 @@ impl Report {
 /// Why a seed failed, with the last of what happened.
 #[derive(Debug)]
 pub struct Failure {
+    /// The rule that was broken, or the first difference from the model.
     pub what: String,
+    /// The latest events of the world, oldest first.
     pub trace: String,
 }

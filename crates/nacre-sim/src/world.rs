@@ -25,6 +25,7 @@ pub struct Faults {
     pub delay_us: (u64, u64),
     /// One frame in so many takes up to `slow_us`; 0 = none.
     pub slow_one_in: u64,
+    /// Most microseconds of a slow frame.
     pub slow_us: u64,
     /// A store operation takes this long, at least and at most, in microseconds; a sync ten times as long.
     pub io_us: (u64, u64),
@@ -117,6 +118,7 @@ pub struct World {
     pub(crate) now_ns: u64,
     serial: u64,
     pub(crate) rng: Rng,
+    /// May be changed while the world runs.
     pub faults: Faults,
     queue: BTreeMap<(u64, u64), Action>,
     pub(crate) nodes: Vec<Node>,
@@ -135,6 +137,7 @@ pub struct World {
     /// An island that could not go on: its name and why.
     pub fatal: Vec<String>,
     trace: VecDeque<(u64, String)>,
+    /// Records events for failures; it costs time.
     pub tracing: bool,
     /// Lines of the trace that are kept.
     pub trace_max: usize,
@@ -162,6 +165,7 @@ impl Drop for Node {
 }
 
 impl World {
+    /// A world without nodes at one second after its start.
     pub fn new(seed: u64) -> Self {
         Self {
             now_ns: 1_000_000_000,
@@ -231,6 +235,7 @@ impl World {
     pub fn count_work(&mut self, id: NodeId) {
         self.nodes[id.0].is_counted = true;
     }
+    /// The address at which a node is reached in the simulated network.
     pub fn address(name: &str) -> String {
         format!("{name}.sim")
     }
@@ -288,6 +293,7 @@ impl World {
             self.push_action(self.now_ns + ns, Action::Resume { node: id });
         }
     }
+    /// Stopped as by SIGSTOP: it gets no events until it continues.
     pub fn is_paused(&self, id: NodeId) -> bool {
         self.nodes[id.0].paused
     }
@@ -309,15 +315,18 @@ impl World {
             self.heal(from, to);
         }
     }
+    /// Whether the island runs; a paused one does.
     pub fn is_up(&self, id: NodeId) -> bool {
         self.nodes[id.0].logic.is_some()
     }
 
     // ---- running
 
+    /// Virtual nanoseconds. Clocks of islands may drift from it.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
+    /// The world's random source. What is drawn changes all that follows.
     pub fn rng(&mut self) -> &mut Rng {
         &mut self.rng
     }
@@ -337,6 +346,7 @@ impl World {
     pub fn live_tasks(&self, id: NodeId) -> usize {
         self.nodes[id.0].logic.as_ref().map_or(0, |(_, ctx)| ctx.live_tasks())
     }
+    /// As given when the node was added.
     pub fn name(&self, id: NodeId) -> &str {
         &self.nodes[id.0].name
     }

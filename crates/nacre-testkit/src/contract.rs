@@ -64,6 +64,7 @@ fn len(store: &dyn Store, file: FileId) -> Option<u64> {
     }
 }
 
+/// A read beyond the end returns what is there, and no error.
 pub fn reads_are_short_at_the_end(store: &dyn Store) {
     for file in [blob(1), FileId::Run(7)] {
         write(store, file, 0, b"hello world");
@@ -76,6 +77,7 @@ pub fn reads_are_short_at_the_end(store: &dyn Store) {
     }
 }
 
+/// Missing files: an empty read of a blob, `NotFound` for others; deletes of them succeed.
 pub fn what_is_missing_is_missing(store: &dyn Store) {
     assert_eq!(read(store, blob(1), 0, 10), b"");
     for file in [FileId::Log(1), FileId::Run(1), FileId::Super] {
@@ -102,6 +104,7 @@ pub fn what_is_missing_is_missing(store: &dyn Store) {
     assert_eq!(read(store, blob(2), 0, 9), b"\0\0new");
 }
 
+/// Create gives a file of zeros, also where one with other bytes was.
 pub fn create_makes_zeros_and_empties(store: &dyn Store) {
     for file in [FileId::Log(3), FileId::Ballast, FileId::Mark, FileId::Run(1)] {
         done(store, StoreOp::Create { file, len: 3 << 20 });
@@ -114,6 +117,7 @@ pub fn create_makes_zeros_and_empties(store: &dyn Store) {
     }
 }
 
+/// Writes far behind the end leave holes that read as zeros, up to the largest offset.
 pub fn holes_are_zeros_even_exabytes_away(store: &dyn Store) {
     let far = (1 << 62) + 4096 * 3;
     write(store, blob(1), far, b"far");
@@ -137,6 +141,7 @@ pub fn holes_are_zeros_even_exabytes_away(store: &dyn Store) {
     assert_eq!(read(store, blob(2), i64::MAX as u64 - 2, 9), b"\0!");
 }
 
+/// A truncate that shrinks and one that grows: the bytes in between are zeros.
 pub fn truncate_cuts_and_extends_with_zeros(store: &dyn Store) {
     write(store, blob(1), 0, &[7; 10_000]);
     done(store, StoreOp::Truncate { file: blob(1), len: 5000 });
@@ -147,6 +152,7 @@ pub fn truncate_cuts_and_extends_with_zeros(store: &dyn Store) {
     assert!(got[5000..].iter().all(|&b| b == 0));
 }
 
+/// Punch zeroes the range within the file; allocate changes neither bytes nor length.
 pub fn punch_makes_zeros_and_allocate_keeps_bytes_and_length(store: &dyn Store) {
     write(store, blob(1), 0, &[7; 20_000]);
     done(store, StoreOp::Punch { file: blob(1), offset: 5000, len: 8000 });
@@ -160,6 +166,7 @@ pub fn punch_makes_zeros_and_allocate_keeps_bytes_and_length(store: &dyn Store) 
     assert_eq!((len(store, blob(2)), read(store, blob(2), 0, 100)), (Some(0), vec![]));
 }
 
+/// Replace leaves the new bytes only, whatever the length of the old ones.
 pub fn replace_is_whole(store: &dyn Store) {
     done(store, StoreOp::Replace { file: FileId::Super, data: Bytes::from_static(b"first and long") });
     assert_eq!(read(store, FileId::Super, 0, 100), b"first and long");
@@ -172,6 +179,7 @@ fn list(kind: FileKind, after: Option<FileId>, limit: u32) -> StoreOp {
     StoreOp::List { kind, after, limit }
 }
 
+/// Pages of a listing continue behind the last entry, in the order of the ids.
 pub fn listing_is_in_order_by_pages(store: &dyn Store) {
     let mut expected: BTreeMap<FileId, u64> = BTreeMap::new();
     for n in 0..50u32 {
@@ -201,6 +209,7 @@ pub fn listing_is_in_order_by_pages(store: &dyn Store) {
     assert!(got == expected, "listed {got:?}");
 }
 
+/// A write of thousands of buffers, empty ones too, and across the files of a large object.
 pub fn many_buffers_are_one_write(store: &dyn Store) {
     let data: Vec<Bytes> = (0..3000u32).map(|i| Bytes::from(vec![i as u8; (i % 13) as usize])).collect();
     let flat = data.concat();
@@ -213,6 +222,7 @@ pub fn many_buffers_are_one_write(store: &dyn Store) {
     assert!(read(store, blob(2), border, 1 << 20) == flat);
 }
 
+/// Checksummed writes pad blocks with zeros, keep their rest and return the sums of the blocks.
 pub fn summed_writes_pad_keep_and_sum(store: &dyn Store) {
     for seed in 0..20 {
         let mut rng = Rng::new(seed);
@@ -263,6 +273,7 @@ pub fn summed_writes_pad_keep_and_sum(store: &dyn Store) {
     }
 }
 
+/// Bytes that were written are read or reported as missing, never returned as zeros.
 pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
     let file = blob(1);
     let missing = |from, to| Err(StoreError::Missing { file, from, to });
@@ -346,6 +357,7 @@ pub fn kept_bytes_are_verified_and_reads_carry_checksums(store: &dyn Store) {
     }
 }
 
+/// Random operations on several files give the bytes and lengths of a model in memory.
 pub fn random_operations_match_a_model(store: &dyn Store) {
     let mut model: BTreeMap<FileId, Vec<u8>> = BTreeMap::new();
     let mut rng = Rng::new(42);
@@ -402,6 +414,7 @@ pub fn random_operations_match_a_model(store: &dyn Store) {
     }
 }
 
+/// The three numbers of free space are in order.
 pub fn space_is_known(store: &dyn Store) {
     let Ok(StoreDone::Space(space)) = run(store, StoreOp::Space) else { panic!("no reply") };
     assert!(space.bytes_avail <= space.bytes_free);

@@ -39,11 +39,13 @@ pub enum FaultOp {
 /// An operation that will fail.
 #[derive(Debug, Clone)]
 pub struct Fault {
+    /// Kind of the operation that fails.
     pub op: FaultOp,
     /// Only on files of this kind.
     pub on: Option<FileKind>,
     /// 1: the next one.
     pub nth: u64,
+    /// The result of the operation.
     pub error: StoreError,
 }
 
@@ -94,6 +96,7 @@ enum UnsyncedChange {
 }
 
 impl CrashDevice {
+    /// An empty device for so many bytes; operations beyond them fail with NoSpace.
     pub fn new(capacity_bytes: u64) -> Self {
         Self(Arc::new(Mutex::new(Disk { capacity_bytes, ..Disk::default() })))
     }

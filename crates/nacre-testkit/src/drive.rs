@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 /// One island on one store.
 pub struct Drive<L: Logic> {
+    /// Entered by this driver only.
     pub logic: L,
     store: Arc<dyn Store>,
     now: Instant,
@@ -33,6 +34,7 @@ impl<L: Logic> Drop for Drive<L> {
 }
 
 impl<L: Logic> Drive<L> {
+    /// An island at time 1 that got no event yet.
     pub fn new(logic: L, store: Arc<dyn Store>) -> Self {
         Self {
             logic,
@@ -48,6 +50,7 @@ impl<L: Logic> Drive<L> {
     pub fn ended(&self) -> Option<&str> {
         self.ended.as_deref()
     }
+    /// Time of the drive; it moves only when a test moves it.
     pub fn now(&self) -> Instant {
         self.now
     }
@@ -131,6 +134,7 @@ impl Logic for OsdLogic {
 
 /// An engine under a [`Drive`].
 pub struct OsdDrive {
+    /// Runs the engine's tasks and store operations.
     pub drive: Drive<OsdLogic>,
     osd: Rc<RefCell<Option<Rc<Osd>>>>,
 }
@@ -176,6 +180,7 @@ impl OsdDrive {
         this.run_future(opened).unwrap_or(Err(OsdError::Stopped("the store".into())))?;
         Ok(this)
     }
+    /// The engine; panics before it is open.
     pub fn osd(&self) -> Rc<Osd> {
         self.osd.borrow().clone().expect("opened")
     }

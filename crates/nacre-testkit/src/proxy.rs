@@ -30,9 +30,11 @@ pub struct ProxyFaults {
     pub delay: Duration,
     /// Its connection ends with it.
     pub drop_one_in: u64,
+    /// Frames sent twice.
     pub double_one_in: u64,
     /// Those that follow within 10 ms overtake it.
     pub swap_one_in: u64,
+    /// Of the random choices.
     pub seed: u64,
 }
 

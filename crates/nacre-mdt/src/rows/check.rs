@@ -31,10 +31,15 @@ const SENTENCES_MAX: usize = 1000;
 /// The findings of a check.
 #[derive(Debug, Default)]
 pub struct Report {
+    /// All inodes, orphans included.
     pub inodes: u64,
+    /// Those of them that are directories.
     pub directories: u64,
+    /// Names in all directories.
     pub entries: u64,
+    /// Records of open files.
     pub opens: u64,
+    /// Inodes without a name.
     pub orphans: u64,
     /// Objects that OSTs still have to destroy, by file.
     pub destroys: u64,
@@ -42,6 +47,7 @@ pub struct Report {
     pub open_sizes: u64,
     /// Inodes per owner, to be compared with the engine's accounts.
     pub owners: BTreeMap<Owner, u64>,
+    /// All problems found; more than `sentences` has if it is full.
     pub problems: u64,
     /// The first of them.
     pub sentences: Vec<String>,

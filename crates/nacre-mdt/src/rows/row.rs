@@ -77,6 +77,7 @@ codec_struct! {
     /// An OST that was met.
     #[derive(Copy)]
     pub struct KnownOst {
+        /// Its identity, compared at each connect.
         pub known: Remembered,
         /// How often another one was admitted in its place.
         pub replaced: u32,
@@ -87,6 +88,7 @@ impl Row for KnownOst {}
 codec_struct! {
     /// Everything about an inode.
     pub struct Inode {
+        /// As `stat` shows them, apart from a size that only the OSTs know.
         pub attr: Attr,
         /// When `mtime` was last set, on the clock of the client or server that set it: a write that was made before an explicit
         /// utimensat does not move the time afterwards, however late it is reported.
@@ -101,9 +103,11 @@ codec_struct! {
         pub template: Option<LayoutTemplate>,
         /// Entries of a directory.
         pub entries: u64,
+        /// Names of the inode as far as they fit into the row; the rest: `links_beyond`.
         pub links: Vec<ParentLink>,
         /// Rows of [`crate::rows::table::LINK`].
         pub links_beyond: u32,
+        /// In no order; large values are rows of their own.
         pub xattrs: Vec<Xattr>,
     }
 }

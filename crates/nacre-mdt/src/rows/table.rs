@@ -74,6 +74,7 @@ pub fn entries_of_hash(dir: Fid, base: u64) -> ([u8; 20], [u8; 20]) {
 pub fn cookie_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.get(12..20)?.try_into().ok()?))
 }
+/// Key in [`OPEN`].
 pub fn open(generation: Generation, handle: OpenHandle) -> [u8; 12] {
     let mut key = [0; 12];
     key[..4].copy_from_slice(&generation.0.to_be_bytes());
@@ -86,6 +87,7 @@ pub fn open_of(key: &[u8]) -> Option<(Generation, OpenHandle)> {
     let handle = u64::from_be_bytes(key.get(4..12)?.try_into().ok()?);
     Some((Generation(generation), OpenHandle(handle)))
 }
+/// Key in [`SEQUENCE`].
 pub fn sequence(seq: Seq) -> [u8; 8] {
     seq.0.to_be_bytes()
 }
@@ -116,9 +118,11 @@ pub fn flock_of(key: &[u8]) -> Option<(Fid, Generation, u64, u8)> {
     let owner = u64::from_be_bytes(key.get(16..24)?.try_into().ok()?);
     Some((fid, Generation(generation), owner, *key.get(24)?))
 }
+/// Key in [`XATTR`].
 pub fn xattr(fid: Fid, name: &[u8]) -> Vec<u8> {
     [&fid.key()[..], name].concat()
 }
+/// Key in [`LINK`].
 pub fn link(fid: Fid, parent: Fid, name: &[u8]) -> Vec<u8> {
     [&fid.key()[..], &parent.key()[..], name].concat()
 }

@@ -3,6 +3,7 @@
 /// The most that a transaction may write, reserved before it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Credits {
+    /// Rows written or deleted, without accounting rows.
     pub rows: u32,
     /// Keys and values together.
     pub row_bytes: u32,

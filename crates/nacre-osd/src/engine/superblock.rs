@@ -21,6 +21,7 @@ const GAP_BYTES: usize = 512;
 codec_struct! {
     /// The description of a store: written by mkfs, never changed except for `mgs_nodes`.
     pub struct Label {
+        /// Random, made by mkfs; identifies the target to others for ever.
         pub uuid: ClientUuid,
         /// `MGS`, `demo-OST0001`.
         pub name: String,
@@ -31,6 +32,7 @@ codec_struct! {
     }
 }
 impl Label {
+    /// The parsed `name`; `None` if it is not a valid name of a target.
     pub fn target(&self) -> Option<TargetName> {
         TargetName::parse(&self.name)
     }
@@ -39,6 +41,7 @@ impl Label {
 codec_struct! {
     /// The superblock.
     pub struct Super {
+        /// As mkfs wrote it.
         pub label: Label,
         /// How often the store was opened.
         pub instance: u64,

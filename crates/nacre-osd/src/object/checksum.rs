@@ -56,10 +56,15 @@ pub fn checksummed(bytes: Bytes) -> StoreDone {
 /// The arguments of a `StoreOp::WriteChecksummed` without its file.
 #[derive(Debug, Clone, Copy)]
 pub struct ChecksummedWrite<'a> {
+    /// Of the first byte of `data` in the file.
     pub offset: u64,
+    /// The new bytes, as parts that follow one another.
     pub data: &'a [Bytes],
+    /// Bytes before `offset` in its block: kept, or zeros.
     pub keep_head: Keep,
+    /// Bytes behind `data` in its last block, likewise.
     pub keep_tail: Keep,
+    /// Of the object after the write: bytes behind it count as zeros.
     pub size: u64,
     /// See `StoreOp::WriteChecksummed`.
     pub written_to: Option<u64>,

@@ -24,9 +24,11 @@ codec_struct! {
     /// The state of an object. All zero for an object that does not exist.
     #[derive(Copy, Default)]
     pub struct ObjectRow {
+        /// Bytes of the object; holes count.
         pub size: u64,
         /// Allocated space in units of 512 bytes.
         pub blocks: u64,
+        /// Charged for the object and its blocks.
         pub owner: Owner,
         /// The latest of the writes' times.
         pub mtime: Timestamp,
@@ -42,6 +44,7 @@ codec_struct! {
 impl ObjectRow {
     /// Bytes of the object were lost: it returns EIO until it is destroyed.
     pub const QUARANTINED: u8 = 1;
+    /// Whether [`Self::QUARANTINED`] is set.
     pub fn is_quarantined(&self) -> bool {
         self.flags & Self::QUARANTINED != 0
     }
@@ -62,6 +65,7 @@ pub(crate) const BLOCK_ROW_BYTES_MAX: u32 = 24 + BLOCK_ROW_HEAD_BYTES + 64 * 4;
 /// Allocation and checksums of the 64 blocks of a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockRow {
+    /// Blocks that are charged to the owner, a bit for each; those of `written` are among them.
     pub allocated: u64,
     /// Blocks that hold data; the others read as zeros whatever the blob says.
     pub written: u64,
@@ -78,9 +82,11 @@ impl Default for BlockRow {
     }
 }
 impl BlockRow {
+    /// `block`: its number in the object, or in the region.
     pub fn is_written(&self, block: u64) -> bool {
         self.written & bit(block) != 0
     }
+    /// `block`: its number in the object, or in the region.
     pub fn is_lost(&self, block: u64) -> bool {
         self.lost & bit(block) != 0
     }
@@ -127,6 +133,7 @@ impl BlockRow {
         }
         w.buf
     }
+    /// `None` if the bytes are short, or if a block is written but not allocated, or lost but not written.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = Reader::new(bytes);
         let mut word = || u64::decode(&mut r).ok();

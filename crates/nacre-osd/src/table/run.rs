@@ -35,8 +35,11 @@ codec_struct! {
     /// An entry of the list of runs.
     #[derive(Copy)]
     pub struct RunMeta {
+        /// Number of the file; grows with each run and is never used again.
         pub id: u64,
+        /// Bytes of the file: both copies together.
         pub bytes: u64,
+        /// Rows in it, deletions included.
         pub rows: u64,
     }
 }
@@ -46,6 +49,7 @@ codec_struct! {
     pub struct RunList {
         /// Log records up to this one are in runs.
         pub flushed_lsn: u64,
+        /// Those in use, oldest first: a later run wins.
         pub runs: Vec<RunMeta>,
     }
 }

@@ -81,7 +81,7 @@ abi! {
     AttrOut = 104 { attr_valid: u64, attr_valid_nsec: u32, dummy: u32, attr: Attr }
     SxTime = 16 { sec: i64, nsec: u32, reserved: i32 }
     StatxIn = 24 { getattr_flags: u32, reserved: u32, fh: u64, sx_flags: u32, sx_mask: u32 }
-    /// `fuse_statx_out` up to the spare words, which [`StatxOut::SPARE_BYTES`] zero bytes follow.
+    /// `fuse_statx_out` up to the spare words, which `SPARE_BYTES` zero bytes follow.
     StatxOut = 176 {
         attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare0: u64, spare1: u64,
         mask: u32, blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16, spare2: u16, ino: u64,

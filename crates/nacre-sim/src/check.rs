@@ -1,7 +1,7 @@
 //! Comparison of the content of a mount with the model, and of the state at rest.
 
+use crate::execute::{read_all, stat_of};
 use crate::model::{Kind, Model, ROOT, Stat};
-use crate::ops::{read_all, stat_of};
 use nacre_client::Client;
 use nacre_types::{Caller, Errno, Fid, FileType};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ fn expect(model: &Model, i: usize, path: String, all: &mut Tree) {
 /// Everything below `base` as a mount shows it.
 pub async fn walk(client: &Client, base: &str) -> Result<Tree, Errno> {
     let mut all = BTreeMap::new();
-    let top = crate::ops::resolve(client, base).await?;
+    let top = crate::execute::resolve(client, base).await?;
     let mut queue = vec![(base.trim_end_matches('/').to_string(), top.attr.fid)];
     while let Some((path, fid)) = queue.pop() {
         let entry = client.getattr(fid).await?;
@@ -106,7 +106,7 @@ pub async fn remove_all(client: &Client) -> Result<(), Errno> {
     // Children sort after their parents.
     for (path, seen) in all.iter().rev() {
         let Some((parent, name)) = path.rsplit_once('/') else { continue };
-        let dir = crate::ops::resolve(client, parent).await?.attr.fid;
+        let dir = crate::execute::resolve(client, parent).await?.attr.fid;
         client.unlink(dir, name.as_bytes(), seen.stat.kind == 'd', Caller::root()).await?;
     }
     Ok(())

@@ -4,8 +4,9 @@
 //! names exclusively (each has one winner), adds to a counter in a file under a file lock (none may be lost), and fills a
 //! board over several stripes in one write (a read in one request sees one fill, never a mixture).
 
+use crate::execute::{read_all, resolve, write_handle};
 use crate::mount::{JobId, Jobs};
-use crate::ops::{Op, read_all, resolve, write_handle};
+use crate::ops::Op;
 use crate::world::{NodeId, World};
 use nacre_client::{Client, CreateArgs};
 use nacre_types::{Caller, Errno, mode};

@@ -15,6 +15,7 @@ mod clock;
 pub mod cluster;
 pub mod common;
 pub mod describe;
+pub mod execute;
 mod faults;
 pub mod lease_table;
 mod lose_both;

@@ -6,9 +6,10 @@
 
 use crate::check::{self, Tree};
 use crate::cluster::Cluster;
+use crate::execute::Session;
 use crate::model::{Kind, Model, Outcome};
 use crate::offline;
-use crate::ops::{Op, Session};
+use crate::ops::Op;
 use crate::plan::{Failure, Plan, Report};
 use crate::run::{SECOND, STUCK_NS};
 use nacre_client::Client;

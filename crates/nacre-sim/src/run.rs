@@ -8,9 +8,10 @@
 
 use crate::cluster::Cluster;
 use crate::common::{self, Common};
+use crate::execute::Session;
 use crate::faults::{Fault, Faults};
 use crate::model::Outcome;
-use crate::ops::{Op, Session};
+use crate::ops::Op;
 use crate::plan::{Failure, Plan, Report};
 use crate::task::{Running, Task, short};
 use nacre_types::Errno;

@@ -4,10 +4,11 @@
 //! result that one of them does not allow rules it out. At least one must be left.
 
 use crate::check;
+use crate::execute::Session;
 use crate::loss::{Gone, History, Left, Lost};
 use crate::model::{Kind, Model, Outcome};
 use crate::mount::JobId;
-use crate::ops::{Op, Session};
+use crate::ops::Op;
 use nacre_types::Errno;
 use std::collections::BTreeMap;
 

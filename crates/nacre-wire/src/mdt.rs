@@ -288,7 +288,16 @@ codec_struct! {
 codec_struct! {
     /// Adds a name to an inode that is not a directory.
     pub struct Link<'a> {
-        pub fid: Fid, pub parent: Fid, pub name: Name<'a>, pub caller: Caller, pub time: Timestamp,
+        /// The inode.
+        pub fid: Fid,
+        /// Directory of the new name.
+        pub parent: Fid,
+        /// The new name; EEXIST if it exists.
+        pub name: Name<'a>,
+        /// Checked for permission to write in the directory.
+        pub caller: Caller,
+        /// The client's clock: ctime of the inode, mtime and ctime of the directory.
+        pub time: Timestamp,
     }
 }
 codec_struct! {

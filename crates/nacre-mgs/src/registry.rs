@@ -252,26 +252,10 @@ impl Registry {
         sender: &Sender,
         new_key: (u64, u64),
     ) -> Result<Option<TargetChange>, Refused> {
-        if (sender.role, sender.uuid) != (Role::Target, new.identity.uuid) {
-            return Err(Refused::Invalid { what: "a target registers itself only" });
-        }
-        if new.kind == TargetKind::Mgs {
-            return Err(Refused::Invalid { what: "an MGS does not register" });
-        }
-        if new.index > new.kind.index_max() {
-            return Err(Refused::Invalid {
-                what: "the index of an MDT is at most 03ff, that of an OST ffff",
-            });
-        }
-        check_addresses(&new.addresses, sender)?;
+        check_registration(new, sender)?;
         let known = self.file_systems.get(&new.fs);
         if known.is_none() && self.file_systems.len() >= FILE_SYSTEMS_MAX {
             return Err(Refused::Full);
-        }
-        if new.identity.incarnations.is_empty()
-            || new.identity.incarnations.len() > Identity::INCARNATIONS_MAX
-        {
-            return Err(Refused::Invalid { what: "a target that registers has 1 to 128 openings" });
         }
         let is_new = known.is_none_or(|fs| !fs.targets.contains_key(&(new.kind, new.index)));
         if is_new && self.register() == Register::Known && !sender.is_trusted() {
@@ -306,8 +290,8 @@ impl Registry {
                 if target == *old {
                     return Ok(None);
                 }
-                let told = (&target.addresses, target.replaced) == (&old.addresses, old.replaced);
-                (!told).then_some(News::Moved)
+                let has_moved = (&target.addresses, target.replaced) != (&old.addresses, old.replaced);
+                has_moved.then_some(News::Moved)
             }
             Err(mismatch) => {
                 if !mismatch.is_other() && old.secret != sender.secret {
@@ -457,6 +441,23 @@ impl TargetChange {
         tx.put(TARGETS, &target_key(&self.target), self.target.to_vec());
         tx.put(STATE, VERSION_KEY, self.version.to_vec());
     }
+}
+
+/// The rules for a registration that need no look at the registry.
+fn check_registration(new: &RegisterTarget, sender: &Sender) -> Result<(), Refused> {
+    if (sender.role, sender.uuid) != (Role::Target, new.identity.uuid) {
+        return Err(Refused::Invalid { what: "a target registers itself only" });
+    }
+    if new.kind == TargetKind::Mgs {
+        return Err(Refused::Invalid { what: "an MGS does not register" });
+    }
+    if new.index > new.kind.index_max() {
+        return Err(Refused::Invalid { what: "the index of an MDT is at most 03ff, that of an OST ffff" });
+    }
+    if !(1..=Identity::INCARNATIONS_MAX).contains(&new.identity.incarnations.len()) {
+        return Err(Refused::Invalid { what: "a target that registers has 1 to 128 openings" });
+    }
+    check_addresses(&new.addresses, sender)
 }
 
 /// A target that registers from another machine has addresses there.

@@ -72,14 +72,14 @@ impl MemStore {
     }
 
     /// Puts a new file in the place of an old one.
-    fn replace(&self, file: FileId, new: SparseFile, charged: u64) -> Result<StoreDone, StoreError> {
+    fn replace(&self, file: FileId, new: SparseFile, charged: u64) -> Result<(), StoreError> {
         self.charge(charged)?;
         let old = {
             let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
             files.insert(file, Arc::new(Mutex::new(new)))
         };
         self.forget(file, old);
-        Ok(StoreDone::Unit)
+        Ok(())
     }
     fn forget(&self, file: FileId, old: Option<File>) {
         if let Some(old) = old {
@@ -121,126 +121,135 @@ impl MemStore {
         Ok(())
     }
 
+    fn write_checksummed(&self, file: FileId, args: ChecksummedWrite<'_>) -> Result<StoreDone, StoreError> {
+        self.check_reaches(file, args.must_reach())?;
+        let found = self.writable(file)?;
+        let found = std::cell::RefCell::new(lock(&found));
+        write_checksummed(
+            file,
+            args,
+            |at, buf| Ok(found.borrow().read(at, buf)),
+            |at, bytes| self.write_locked(file, &mut found.borrow_mut(), at, bytes),
+        )
+        .map(StoreDone::Checksums)
+    }
+    fn check_reaches(&self, file: FileId, len: u64) -> Result<(), StoreError> {
+        match self.len(file).unwrap_or(0) {
+            from if from < len => Err(StoreError::Missing { file, from, to: len }),
+            _ => Ok(()),
+        }
+    }
+    fn len(&self, file: FileId) -> Option<u64> {
+        self.find(file).map(|found| lock(&found).len())
+    }
+
+    fn read(&self, file: FileId, offset: u64, len: u32) -> Result<StoreDone, StoreError> {
+        match (self.find(file), file) {
+            (Some(found), _) => Ok(StoreDone::Bytes(lock(&found).read_bytes(offset, len))),
+            (None, FileId::Blob(_)) => Ok(StoreDone::Bytes(Bytes::new())),
+            (None, _) => Err(StoreError::NotFound { file }),
+        }
+    }
+    fn read_written(&self, file: FileId, offset: u64, len: u32) -> Result<StoreDone, StoreError> {
+        let bytes = self.find(file).map(|found| lock(&found).read_bytes(offset, len)).unwrap_or_default();
+        if bytes.len() < len as usize {
+            let (from, to) = (offset + bytes.len() as u64, offset + u64::from(len));
+            return Err(StoreError::Missing { file, from, to });
+        }
+        Ok(checksummed(bytes))
+    }
+
+    fn truncate(&self, file: FileId, len: u64) -> Result<(), StoreError> {
+        let found = match (self.find(file), file) {
+            (Some(found), _) => found,
+            (None, FileId::Blob(_)) if len == 0 => return Ok(()),
+            (None, _) => self.writable(file)?,
+        };
+        let mut found = lock(&found);
+        let before = charge_of(file, &found);
+        if is_allocated_whole(file) {
+            self.charge(len.saturating_sub(before))?;
+        }
+        found.truncate(len);
+        self.credit(before.saturating_sub(charge_of(file, &found)));
+        Ok(())
+    }
+    /// Memory cannot be set aside for a hole: only the check for room is honest.
+    fn allocate(&self, file: FileId, offset: u64, len: u64) -> Result<(), StoreError> {
+        let found = self.writable(file)?;
+        let growth = lock(&found).growth(offset, len);
+        self.charge(growth)?;
+        self.credit(growth);
+        Ok(())
+    }
+    fn punch(&self, file: FileId, offset: u64, len: u64) {
+        if let Some(found) = self.find(file) {
+            let freed = lock(&found).punch(offset, len);
+            if !is_allocated_whole(file) {
+                self.credit(freed);
+            }
+        }
+    }
+    fn delete(&self, file: FileId) {
+        let old = self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&file);
+        self.forget(file, old);
+    }
+
+    fn list(&self, kind: FileKind, after: Option<FileId>, limit: u32) -> Vec<FileId> {
+        let (first, last) = kind_range(kind);
+        if after.is_some_and(|after| after >= last) {
+            return Vec::new();
+        }
+        let from = after.map_or(Bound::Included(first), |after| Bound::Excluded(after.max(first)));
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        files.range((from, Bound::Included(last))).take(limit as usize).map(|(&id, _)| id).collect()
+    }
+    fn space(&self) -> StoreSpace {
+        let used = self.device.used_bytes.load(Ordering::Relaxed);
+        let free = self.device.capacity_bytes.saturating_sub(used);
+        StoreSpace {
+            bytes_total: self.device.capacity_bytes,
+            bytes_free: free,
+            bytes_avail: free,
+            files_free: None,
+            device: self.device.number,
+        }
+    }
+
     fn run(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
         match op {
             StoreOp::Create { file, len } => {
                 let charged = if is_allocated_whole(file) { len } else { 0 };
-                self.replace(file, SparseFile::with_len(len), charged)
+                self.replace(file, SparseFile::with_len(len), charged)?;
             }
             StoreOp::Replace { file, data } => {
                 let mut new = SparseFile::default();
                 new.write(0, &data);
-                self.replace(file, new, data.len() as u64)
+                self.replace(file, new, data.len() as u64)?;
             }
-            StoreOp::Write { file, offset, data } => {
-                self.write(file, offset, &data).map(|()| StoreDone::Unit)
-            }
+            StoreOp::Write { file, offset, data } => self.write(file, offset, &data)?,
             StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to } => {
                 let args = ChecksummedWrite { offset, data: &data, keep_head, keep_tail, size, written_to };
-                let (held, reach) = (self.find(file).map_or(0, |f| lock(&f).len()), args.must_reach());
-                if held < reach {
-                    return Err(StoreError::Missing { file, from: held, to: reach });
-                }
-                let found = self.writable(file)?;
-                let found = std::cell::RefCell::new(lock(&found));
-                write_checksummed(
-                    file,
-                    args,
-                    |at, buf| Ok(found.borrow().read(at, buf)),
-                    |at, bytes| self.write_locked(file, &mut found.borrow_mut(), at, bytes),
-                )
-                .map(StoreDone::Checksums)
+                return self.write_checksummed(file, args);
             }
-            StoreOp::Read { file, offset, len } => match (self.find(file), file) {
-                (Some(found), _) => Ok(StoreDone::Bytes(lock(&found).read_bytes(offset, len))),
-                (None, FileId::Blob(_)) => Ok(StoreDone::Bytes(Bytes::new())),
-                (None, _) => Err(StoreError::NotFound { file }),
-            },
-            StoreOp::ReadWritten { file, offset, len, .. } => {
-                let held =
-                    self.find(file).map(|found| lock(&found).read_bytes(offset, len)).unwrap_or_default();
-                if held.len() < len as usize {
-                    let (from, to) = (offset + held.len() as u64, offset + u64::from(len));
-                    return Err(StoreError::Missing { file, from, to });
-                }
-                Ok(checksummed(held))
-            }
-            StoreOp::Truncate { file, len } => {
-                let found = match (self.find(file), file) {
-                    (Some(found), _) => found,
-                    (None, FileId::Blob(_)) if len == 0 => return Ok(StoreDone::Unit),
-                    (None, _) => self.writable(file)?,
-                };
-                let mut found = lock(&found);
-                let before = charge_of(file, &found);
-                if is_allocated_whole(file) {
-                    self.charge(len.saturating_sub(before))?;
-                }
-                found.truncate(len);
-                self.credit(before.saturating_sub(charge_of(file, &found)));
-                Ok(StoreDone::Unit)
-            }
-            StoreOp::Allocate { file, offset, len } => {
-                // Memory cannot be set aside for a hole: only the check for room is honest.
-                let found = self.writable(file)?;
-                let growth = lock(&found).growth(offset, len);
-                self.charge(growth)?;
-                self.credit(growth);
-                Ok(StoreDone::Unit)
-            }
-            StoreOp::Punch { file, offset, len } => {
-                if let Some(found) = self.find(file) {
-                    let freed = lock(&found).punch(offset, len);
-                    if !is_allocated_whole(file) {
-                        self.credit(freed);
-                    }
-                }
-                Ok(StoreDone::Unit)
-            }
+            StoreOp::Read { file, offset, len } => return self.read(file, offset, len),
+            StoreOp::ReadWritten { file, offset, len, .. } => return self.read_written(file, offset, len),
+            StoreOp::Truncate { file, len } => self.truncate(file, len)?,
+            StoreOp::Allocate { file, offset, len } => self.allocate(file, offset, len)?,
+            StoreOp::Punch { file, offset, len } => self.punch(file, offset, len),
             StoreOp::Sync { .. }
             | StoreOp::SyncAside { .. }
             | StoreOp::StartWriteback { .. }
-            | StoreOp::Refresh { .. } => Ok(StoreDone::Unit),
-            StoreOp::SyncWritten { file, len, .. } => match self.find(file).map_or(0, |f| lock(&f).len()) {
-                held if held < len => Err(StoreError::Missing { file, from: held, to: len }),
-                _ => Ok(StoreDone::Unit),
-            },
-            StoreOp::Delete { file } => {
-                let old = self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&file);
-                self.forget(file, old);
-                Ok(StoreDone::Unit)
-            }
+            | StoreOp::Refresh { .. } => {}
+            StoreOp::SyncWritten { file, len, .. } => self.check_reaches(file, len)?,
+            StoreOp::Delete { file } => self.delete(file),
             StoreOp::List { kind, after, limit } => {
-                let (first, last) = kind_range(kind);
-                let from = match after {
-                    Some(after) => Bound::Excluded(after.max(first)),
-                    None => Bound::Included(first),
-                };
-                let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
-                let found = if after.is_some_and(|a| a >= last) {
-                    Vec::new()
-                } else {
-                    files
-                        .range((from, Bound::Included(last)))
-                        .take(limit as usize)
-                        .map(|(&id, _)| id)
-                        .collect()
-                };
-                Ok(StoreDone::List(found))
+                return Ok(StoreDone::List(self.list(kind, after, limit)));
             }
-            StoreOp::Len { file } => Ok(StoreDone::Len(self.find(file).map(|f| lock(&f).len()))),
-            StoreOp::Space => {
-                let free =
-                    self.device.capacity_bytes.saturating_sub(self.device.used_bytes.load(Ordering::Relaxed));
-                Ok(StoreDone::Space(StoreSpace {
-                    bytes_total: self.device.capacity_bytes,
-                    bytes_free: free,
-                    bytes_avail: free,
-                    files_free: None,
-                    device: self.device.number,
-                }))
-            }
+            StoreOp::Len { file } => return Ok(StoreDone::Len(self.len(file))),
+            StoreOp::Space => return Ok(StoreDone::Space(self.space())),
         }
+        Ok(StoreDone::Unit)
     }
 }
 

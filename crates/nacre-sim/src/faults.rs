@@ -95,32 +95,8 @@ impl Faults {
         for _ in 0..plan.cuts {
             faults.push(Fault::Cut { server: server(below(1000)) });
         }
-        let all: Vec<NodeId> = servers.iter().chain(&mounts).copied().collect();
-        for _ in 0..plan.stops {
-            let node = all[below(all.len() as u64) as usize];
-            let most = match mounts.contains(&node) {
-                true => ABSENT_NS,
-                false if one_process => SERVERS_STOP_NS,
-                false => SERVER_STOP_NS,
-            };
-            let ns = if below(2) == 0 { below(most) } else { below(100_000_000) };
-            faults.push(Fault::Stop { node, ns });
-        }
-        for _ in 0..plan.partitions {
-            let server = servers[below(servers.len() as u64) as usize];
-            let other = all[below(all.len() as u64) as usize];
-            if server == other {
-                continue;
-            }
-            let most = if mounts.contains(&other) { ABSENT_NS } else { SERVER_STOP_NS };
-            let (from, to) = if below(2) == 0 { (server, other) } else { (other, server) };
-            faults.push(Fault::Partition { from, to, both: below(2) == 0, ns: below(most) });
-        }
-        for _ in 0..plan.clocks {
-            let node = all[below(all.len() as u64) as usize];
-            let by_s = below(2 * WALL_JUMP_S) as i64 - WALL_JUMP_S as i64;
-            faults.push(Fault::SetClock { node, by_ns: by_s * SECOND as i64 });
-        }
+        let server_stop_ns = if one_process { SERVERS_STOP_NS } else { SERVER_STOP_NS };
+        faults.extend(of_any_node(plan, &servers, &mounts, server_stop_ns, &mut below));
         faults.extend(cluster.victim.map(Fault::Victim));
         let mount = |n: u64| n as usize % mounts.len();
         if plan.replace {
@@ -239,4 +215,38 @@ impl Faults {
 fn kill(world: &mut World, node: NodeId, down_ns: u64) {
     world.kill(node);
     world.start_later(node, down_ns);
+}
+
+/// Stops, partitions and set clocks, which may hit servers and mounts.
+fn of_any_node(
+    plan: &Plan,
+    servers: &[NodeId],
+    mounts: &[NodeId],
+    server_stop_ns: u64,
+    below: &mut impl FnMut(u64) -> u64,
+) -> Vec<Fault> {
+    let all: Vec<NodeId> = servers.iter().chain(mounts).copied().collect();
+    let mut faults = Vec::new();
+    for _ in 0..plan.stops {
+        let node = all[below(all.len() as u64) as usize];
+        let most = if mounts.contains(&node) { ABSENT_NS } else { server_stop_ns };
+        let ns = if below(2) == 0 { below(most) } else { below(100_000_000) };
+        faults.push(Fault::Stop { node, ns });
+    }
+    for _ in 0..plan.partitions {
+        let server = servers[below(servers.len() as u64) as usize];
+        let other = all[below(all.len() as u64) as usize];
+        if server == other {
+            continue;
+        }
+        let most = if mounts.contains(&other) { ABSENT_NS } else { SERVER_STOP_NS };
+        let (from, to) = if below(2) == 0 { (server, other) } else { (other, server) };
+        faults.push(Fault::Partition { from, to, both: below(2) == 0, ns: below(most) });
+    }
+    for _ in 0..plan.clocks {
+        let node = all[below(all.len() as u64) as usize];
+        let by_s = below(2 * WALL_JUMP_S) as i64 - WALL_JUMP_S as i64;
+        faults.push(Fault::SetClock { node, by_ns: by_s * SECOND as i64 });
+    }
+    faults
 }

@@ -13,6 +13,7 @@ use crate::ops::Op;
 use crate::plan::{Failure, Plan, Report};
 use crate::run::{SECOND, STUCK_NS};
 use nacre_client::Client;
+use nacre_node::Rng;
 use nacre_node::store::Store;
 use nacre_types::Errno;
 use std::collections::BTreeMap;
@@ -65,89 +66,11 @@ pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, Failure> {
 fn lose_power(plan: &Plan, cluster: &mut Cluster, report: &mut Report) -> Result<(), String> {
     cluster.ready(0)?;
     know_all(plan, cluster)?;
-    let mut model = Model::default();
-    let mut history =
-        History { snapshots: vec![model.clone()], first: 0, synced: BTreeMap::new(), synced_all: 0 };
-    // Every state of a file's bytes, by the operation that made it.
-    let mut bytes: BTreeMap<usize, Vec<(usize, Vec<u8>)>> = BTreeMap::new();
-    let sessions: Vec<Session> = cluster.mounts.iter().map(|_| Session::default()).collect();
-    let mut slot_owner: BTreeMap<u32, usize> = BTreeMap::new();
-    // The file that was written last.
-    let mut written: Option<String> = None;
+    let mut work = Work::new(cluster.mounts.len());
     let operations = 10 + cluster.world.rng().below(u64::from(plan.ops_per_task) * 2) as usize;
     for number in 1..=operations {
-        let op = match (cluster.world.rng().below(20), written.take()) {
-            (0, _) => Op::SyncAll,
-            // As an editor does: it writes a file and syncs it.
-            (1..=6, Some(path)) => Op::Fsync(path),
-            _ => Op::random(cluster.world.rng(), "", plan.big),
-        };
-        if let Op::Write { path, .. } | Op::Append { path, .. } = &op {
-            written = Some(path.clone());
-        }
-        let mount_count = cluster.mounts.len() as u64;
-        let mut mount = cluster.world.rng().below(mount_count) as usize;
-        if let Some(owner) = op.slot().and_then(|slot| slot_owner.get(&slot)) {
-            mount = *owner;
-        }
-        let node = cluster.mounts[mount];
-        cluster.world.note(node, || format!("operation {number}: {op:?}"));
-        let (session, work) = (sessions[mount].clone(), op.clone());
-        let job = cluster.jobs.start(&mut cluster.world, node, move |client| async move {
-            work.execute(client, session).await
-        });
-        let is_last = number == operations;
-        if is_last {
-            // The power goes somewhere in the last one, or shortly after it.
-            let until = cluster.world.now_ns() + cluster.world.rng().below(20_000_000);
-            cluster.world.run_until(until, |_| false);
-            cluster.jobs.collect(&mut cluster.world);
-        }
-        let got: Option<Outcome> = match is_last {
-            true => cluster.jobs.take(job),
-            false => cluster.jobs.wait(&mut cluster.world, job, STUCK_NS),
-        };
-        let want = op.apply(&mut model);
-        match &got {
-            Some(got) if !op.agrees(got, &want) => {
-                return Err(format!("{op:?} gave {got:?}, expected {want:?}"));
-            }
-            None if !is_last => return Err(format!("{op:?} did not end")),
-            _ => {}
-        }
+        work.operate(plan, cluster, number, number == operations)?;
         report.operations += 1;
-        match (&op, want.is_ok()) {
-            (Op::Open(slot, _), true) => {
-                slot_owner.insert(*slot, mount);
-            }
-            (Op::Close(slot), true) => {
-                slot_owner.remove(slot);
-            }
-            _ => {}
-        }
-        for (i, inode) in model.inodes.iter().enumerate() {
-            if let Kind::File(now) = &inode.kind {
-                let states = bytes.entry(i).or_default();
-                if states.last().is_none_or(|(_, last)| last != now) {
-                    states.push((number, now.clone()));
-                }
-            }
-        }
-        history.snapshots.push(model.clone());
-        match &op {
-            _ if got.is_none() => {}
-            Op::SyncAll => {
-                history.sync_namespace();
-                history.synced_all = number;
-            }
-            Op::Fsync(path) if want.is_ok() => {
-                history.sync_namespace();
-                if let Ok(i) = model.resolve(path) {
-                    history.synced.insert(i, number);
-                }
-            }
-            _ => {}
-        }
     }
     cluster.lose_power()?;
     let fresh = cluster.mounts.len() - 1;
@@ -160,8 +83,134 @@ fn lose_power(plan: &Plan, cluster: &mut Cluster, report: &mut Report) -> Result
         .wait(&mut cluster.world, job, STUCK_NS)
         .ok_or("the tree cannot be walked after a loss of power")?;
     let seen = seen.map_err(|e| format!("the tree cannot be walked after a loss of power: {e}"))?;
-    judge(&history, &bytes, &seen)?;
+    judge(&work.history, &work.bytes, &seen)?;
+    check_stores(cluster, fresh)
+}
 
+/// The operations up to the loss, on all mounts in turn.
+struct Work {
+    model: Model,
+    history: History,
+    /// Every state of a file's bytes, with the number of the operation that led to it.
+    bytes: BTreeMap<usize, Vec<(usize, Vec<u8>)>>,
+    sessions: Vec<Session>,
+    /// The mount that has the handle in a slot.
+    slot_owner: BTreeMap<u32, usize>,
+    /// The file that was written last.
+    written: Option<String>,
+}
+
+impl Work {
+    fn new(mounts: usize) -> Self {
+        let model = Model::default();
+        Self {
+            history: History {
+                snapshots: vec![model.clone()],
+                first: 0,
+                synced: BTreeMap::new(),
+                synced_all: 0,
+            },
+            model,
+            bytes: BTreeMap::new(),
+            sessions: (0..mounts).map(|_| Session::default()).collect(),
+            slot_owner: BTreeMap::new(),
+            written: None,
+        }
+    }
+
+    fn draw(&mut self, plan: &Plan, rng: &mut Rng) -> Op {
+        let op = match (rng.below(20), self.written.take()) {
+            (0, _) => Op::SyncAll,
+            // As an editor does: it writes a file and syncs it.
+            (1..=6, Some(path)) => Op::Fsync(path),
+            _ => Op::random(rng, "", plan.big),
+        };
+        if let Op::Write { path, .. } | Op::Append { path, .. } = &op {
+            self.written = Some(path.clone());
+        }
+        op
+    }
+
+    /// One operation on a mount and on the model. The last one may be interrupted by the loss.
+    fn operate(
+        &mut self,
+        plan: &Plan,
+        cluster: &mut Cluster,
+        number: usize,
+        is_last: bool,
+    ) -> Result<(), String> {
+        let op = self.draw(plan, cluster.world.rng());
+        let drawn = cluster.world.rng().below(self.sessions.len() as u64) as usize;
+        let mount = op.slot().and_then(|slot| self.slot_owner.get(&slot)).copied().unwrap_or(drawn);
+        let node = cluster.mounts[mount];
+        cluster.world.note(node, || format!("operation {number}: {op:?}"));
+        let (session, work) = (self.sessions[mount].clone(), op.clone());
+        let job = cluster.jobs.start(&mut cluster.world, node, move |client| async move {
+            work.execute(client, session).await
+        });
+        if is_last {
+            // The power goes somewhere in the last one, or shortly after it.
+            let until = cluster.world.now_ns() + cluster.world.rng().below(20_000_000);
+            cluster.world.run_until(until, |_| false);
+            cluster.jobs.collect(&mut cluster.world);
+        }
+        let got: Option<Outcome> = match is_last {
+            true => cluster.jobs.take(job),
+            false => cluster.jobs.wait(&mut cluster.world, job, STUCK_NS),
+        };
+        let want = op.apply(&mut self.model);
+        match &got {
+            Some(got) if !op.agrees(got, &want) => {
+                return Err(format!("{op:?} gave {got:?}, expected {want:?}"));
+            }
+            None if !is_last => return Err(format!("{op:?} did not end")),
+            _ => {}
+        }
+        if want.is_ok() {
+            self.note_slot(&op, mount);
+        }
+        self.record(number, &op, got.is_some(), want.is_ok());
+        Ok(())
+    }
+
+    fn note_slot(&mut self, op: &Op, mount: usize) {
+        match op {
+            Op::Open(slot, _) => drop(self.slot_owner.insert(*slot, mount)),
+            Op::Close(slot) => drop(self.slot_owner.remove(slot)),
+            _ => {}
+        }
+    }
+
+    /// Records the state after an operation, and what a sync that has `ended` made durable.
+    fn record(&mut self, number: usize, op: &Op, ended: bool, succeeded: bool) {
+        for (i, inode) in self.model.inodes.iter().enumerate() {
+            if let Kind::File(now) = &inode.kind {
+                let states = self.bytes.entry(i).or_default();
+                if states.last().is_none_or(|(_, last)| last != now) {
+                    states.push((number, now.clone()));
+                }
+            }
+        }
+        self.history.snapshots.push(self.model.clone());
+        match op {
+            _ if !ended => {}
+            Op::SyncAll => {
+                self.history.sync_namespace();
+                self.history.synced_all = number;
+            }
+            Op::Fsync(path) if succeeded => {
+                self.history.sync_namespace();
+                if let Ok(i) = self.model.resolve(path) {
+                    self.history.synced.insert(i, number);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Unmounts, stops the servers and verifies their stores.
+fn check_stores(cluster: &mut Cluster, fresh: usize) -> Result<(), String> {
     // The mounts that died are evicted, and what they had open goes with them.
     cluster.world.run_for(30 * SECOND);
     let job = cluster

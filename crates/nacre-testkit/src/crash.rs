@@ -333,6 +333,97 @@ impl Disk {
         }
     }
 
+    fn read(&self, file: FileId, offset: u64, len: u32) -> Result<StoreDone, StoreError> {
+        match (self.now(file), file) {
+            (Some(now), _) => Ok(StoreDone::Bytes(now.read_bytes(offset, len))),
+            (None, FileId::Blob(_)) => Ok(StoreDone::Bytes(Bytes::new())),
+            (None, _) => Err(StoreError::NotFound { file }),
+        }
+    }
+    fn read_written(&self, file: FileId, offset: u64, len: u32) -> Result<StoreDone, StoreError> {
+        let bytes = self.now(file).map(|now| now.read_bytes(offset, len)).unwrap_or_default();
+        if bytes.len() < len as usize {
+            let (from, to) = (offset + bytes.len() as u64, offset + u64::from(len));
+            return Err(StoreError::Missing { file, from, to });
+        }
+        Ok(checksummed(bytes))
+    }
+    fn write_checksummed(
+        &mut self,
+        file: FileId,
+        args: ChecksummedWrite<'_>,
+    ) -> Result<StoreDone, StoreError> {
+        self.must_reach(file, args.must_reach())?;
+        let this = RefCell::new(self);
+        write_checksummed(
+            file,
+            args,
+            |at, buf| Ok(this.borrow().now(file).map_or(0, |f| f.read(at, buf))),
+            |at, bytes| this.borrow_mut().write(file, at, bytes),
+        )
+        .map(StoreDone::Checksums)
+    }
+    fn truncate(&mut self, file: FileId, len: u64) -> Result<(), StoreError> {
+        if !(len == 0 && matches!(file, FileId::Blob(_)) && self.now(file).is_none()) {
+            self.make(file)?;
+            self.change(file, UnsyncedChange::Truncate { len });
+        }
+        Ok(())
+    }
+    fn allocate(&mut self, file: FileId, offset: u64, len: u64) -> Result<(), StoreError> {
+        self.make(file)?;
+        let growth = self.now(file).map_or(0, |now| now.growth(offset, len));
+        if self.used().saturating_add(growth) > self.capacity_bytes {
+            return Err(StoreError::NoSpace);
+        }
+        Ok(())
+    }
+    fn refresh(&mut self, file: FileId) {
+        let is_refused = self.refuses || self.full_underneath;
+        if let Some(content) = self.files.get_mut(&file) {
+            if is_refused {
+                content.refused(file);
+            }
+            content.synced();
+            content.forgotten();
+        }
+    }
+    fn list(&self, kind: FileKind, after: Option<FileId>, limit: u32) -> Vec<FileId> {
+        let is_listed = |file: FileId| is_of_kind(file, kind) && after.is_none_or(|a| file > a);
+        let present = self.files.iter().filter(|(file, content)| is_listed(**file) && content.now.is_some());
+        present.map(|(&file, _)| file).take(limit as usize).collect()
+    }
+    fn space(&self) -> StoreSpace {
+        let free = self.capacity_bytes.saturating_sub(self.used());
+        StoreSpace {
+            bytes_total: self.capacity_bytes,
+            bytes_free: free,
+            bytes_avail: free,
+            files_free: None,
+            device: 0,
+        }
+    }
+
+    /// The error of an operation that a fault, or a refused early write-back before it, makes fail.
+    fn injected_error(&mut self, op: &StoreOp) -> Option<StoreError> {
+        let synced = match *op {
+            StoreOp::Sync { file } | StoreOp::SyncWritten { file, .. } | StoreOp::SyncAside { file } => {
+                Some(file)
+            }
+            _ => None,
+        };
+        if let Some(error) = synced.and_then(|file| self.files.get_mut(&file)?.writeback_error.take()) {
+            return Some(error);
+        }
+        let error = self.fault(op)?;
+        if let Some(file) = synced
+            && let Some(content) = self.files.get_mut(&file)
+        {
+            content.refused(file);
+        }
+        Some(error)
+    }
+
     fn run(&mut self, op: StoreOp) -> Result<StoreDone, StoreError> {
         let is_change = !op.only_reads();
         if self.stop_at.is_some_and(|at| self.changes >= at) {
@@ -343,127 +434,50 @@ impl Disk {
             self.start_writeback(file, &op);
             return Ok(StoreDone::Unit);
         }
-        if let StoreOp::Sync { file } | StoreOp::SyncWritten { file, .. } | StoreOp::SyncAside { file } = op
-            && let Some(error) = self.files.get_mut(&file).and_then(|content| content.writeback_error.take())
-        {
-            return Err(error);
+        match self.injected_error(&op) {
+            Some(error) => Err(error),
+            None => self.execute(op),
         }
-        if let Some(error) = self.fault(&op) {
-            if let StoreOp::Sync { file } | StoreOp::SyncWritten { file, .. } | StoreOp::SyncAside { file } =
-                op
-                && let Some(content) = self.files.get_mut(&file)
-            {
-                content.refused(file);
-            }
-            return Err(error);
-        }
+    }
+
+    fn execute(&mut self, op: StoreOp) -> Result<StoreDone, StoreError> {
         match op {
-            StoreOp::Create { file, len } => {
-                self.change(file, UnsyncedChange::Make { len });
-                Ok(StoreDone::Unit)
-            }
-            StoreOp::Write { file, offset, data } => {
-                self.write(file, offset, &data).map(|()| StoreDone::Unit)
-            }
+            StoreOp::Create { file, len } => self.change(file, UnsyncedChange::Make { len }),
+            StoreOp::Write { file, offset, data } => self.write(file, offset, &data)?,
             StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to } => {
                 let args = ChecksummedWrite { offset, data: &data, keep_head, keep_tail, size, written_to };
-                self.must_reach(file, args.must_reach())?;
-                let this = RefCell::new(self);
-                write_checksummed(
-                    file,
-                    args,
-                    |at, buf| Ok(this.borrow().now(file).map_or(0, |f| f.read(at, buf))),
-                    |at, bytes| this.borrow_mut().write(file, at, bytes),
-                )
-                .map(StoreDone::Checksums)
+                return self.write_checksummed(file, args);
             }
-            StoreOp::Read { file, offset, len } => match (self.now(file), file) {
-                (Some(now), _) => Ok(StoreDone::Bytes(now.read_bytes(offset, len))),
-                (None, FileId::Blob(_)) => Ok(StoreDone::Bytes(Bytes::new())),
-                (None, _) => Err(StoreError::NotFound { file }),
-            },
-            StoreOp::ReadWritten { file, offset, len, .. } => {
-                let held = self.now(file).map(|now| now.read_bytes(offset, len)).unwrap_or_default();
-                if held.len() < len as usize {
-                    let (from, to) = (offset + held.len() as u64, offset + u64::from(len));
-                    return Err(StoreError::Missing { file, from, to });
-                }
-                Ok(checksummed(held))
+            StoreOp::Read { file, offset, len } => return self.read(file, offset, len),
+            StoreOp::ReadWritten { file, offset, len, .. } => return self.read_written(file, offset, len),
+            StoreOp::Truncate { file, len } => self.truncate(file, len)?,
+            StoreOp::Allocate { file, offset, len } => self.allocate(file, offset, len)?,
+            StoreOp::Punch { file, offset, len } if self.now(file).is_some() => {
+                self.change(file, UnsyncedChange::Punch { offset, len });
             }
-            StoreOp::Truncate { file, len } => {
-                if !(len == 0 && matches!(file, FileId::Blob(_)) && self.now(file).is_none()) {
-                    self.make(file)?;
-                    self.change(file, UnsyncedChange::Truncate { len });
-                }
-                Ok(StoreDone::Unit)
+            StoreOp::Delete { file } if self.now(file).is_some() => {
+                self.change(file, UnsyncedChange::Delete);
             }
-            StoreOp::Allocate { file, offset, len } => {
-                self.make(file)?;
-                let growth = self.now(file).map_or(0, |now| now.growth(offset, len));
-                if self.used().saturating_add(growth) > self.capacity_bytes {
-                    return Err(StoreError::NoSpace);
-                }
-                Ok(StoreDone::Unit)
-            }
-            StoreOp::Punch { file, offset, len } => {
-                if self.now(file).is_some() {
-                    self.change(file, UnsyncedChange::Punch { offset, len });
-                }
-                Ok(StoreDone::Unit)
-            }
-            StoreOp::Sync { file } | StoreOp::SyncAside { file } => {
-                self.sync(file);
-                Ok(StoreDone::Unit)
-            }
-            StoreOp::StartWriteback { .. } => Ok(StoreDone::Unit),
-            StoreOp::Refresh { file } => {
-                let is_refused = self.refuses || self.full_underneath;
-                if let Some(content) = self.files.get_mut(&file) {
-                    if is_refused {
-                        content.refused(file);
-                    }
-                    content.synced();
-                    content.forgotten();
-                }
-                Ok(StoreDone::Unit)
-            }
+            StoreOp::Punch { .. } | StoreOp::Delete { .. } | StoreOp::StartWriteback { .. } => {}
+            StoreOp::Sync { file } | StoreOp::SyncAside { file } => self.sync(file),
+            StoreOp::Refresh { file } => self.refresh(file),
             StoreOp::SyncWritten { file, len, .. } => {
                 self.sync(file);
-                self.must_reach(file, len).map(|()| StoreDone::Unit)
+                self.must_reach(file, len)?;
             }
             StoreOp::Replace { file, data } => {
                 let mut new = SparseFile::default();
                 new.write(0, &data);
                 let content = Content { durable: Some(new.clone()), now: Some(new), ..Content::default() };
                 self.files.insert(file, content);
-                Ok(StoreDone::Unit)
             }
-            StoreOp::Delete { file } => {
-                if self.now(file).is_some() {
-                    self.change(file, UnsyncedChange::Delete);
-                }
-                Ok(StoreDone::Unit)
+            StoreOp::List { kind, after, limit } => {
+                return Ok(StoreDone::List(self.list(kind, after, limit)));
             }
-            StoreOp::List { kind, after, limit } => Ok(StoreDone::List(
-                self.files
-                    .iter()
-                    .filter(|(file, _)| is_of_kind(**file, kind) && after.is_none_or(|a| **file > a))
-                    .filter_map(|(&file, content)| content.now.is_some().then_some(file))
-                    .take(limit as usize)
-                    .collect(),
-            )),
-            StoreOp::Len { file } => Ok(StoreDone::Len(self.now(file).map(SparseFile::len))),
-            StoreOp::Space => {
-                let free = self.capacity_bytes.saturating_sub(self.used());
-                Ok(StoreDone::Space(StoreSpace {
-                    bytes_total: self.capacity_bytes,
-                    bytes_free: free,
-                    bytes_avail: free,
-                    files_free: None,
-                    device: 0,
-                }))
-            }
+            StoreOp::Len { file } => return Ok(StoreDone::Len(self.now(file).map(SparseFile::len))),
+            StoreOp::Space => return Ok(StoreDone::Space(self.space())),
         }
+        Ok(StoreDone::Unit)
     }
 }
 

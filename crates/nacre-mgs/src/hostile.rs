@@ -16,10 +16,10 @@ pub fn registry(mut bytes: &[u8]) {
             _ => registry.load_param(key, value),
         };
     }
-    let kept = registry.kept();
+    let permanent = registry.permanent();
     for (fs, targets) in registry.file_systems() {
         let list = registry.list(fs).expect("it is there");
-        assert_eq!((list.targets.len(), list.params.len()), (targets.count(), kept.len()));
+        assert_eq!((list.targets.len(), list.params.len()), (targets.count(), permanent.len()));
         for target in list.targets {
             assert!(registry.register_reply(fs, target.kind, target.index).is_some());
         }

@@ -26,7 +26,7 @@ use nacre_types::{
 use nacre_wire::AddressText;
 use nacre_wire::bounds::{ADDRESS_BYTES_MAX, ADDRESSES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use nacre_wire::mgs::{
-    Admit, AdmitTarget, KeepParam, KeptParam, RegisterReply, RegisterTarget, TargetEntry, TargetList,
+    Admit, AdmitTarget, SetPermanentParam, PermanentParam, RegisterReply, RegisterTarget, TargetEntry, TargetList,
 };
 use nacre_wire::params::check_permanent;
 use nacre_wire::target::Role;
@@ -156,7 +156,7 @@ pub struct Registry {
     register: Option<Register>,
 }
 
-/// The change of the registry by which a parameter is kept or forgotten.
+/// The change of the registry that sets or removes a permanent parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamChange {
     version: u64,
@@ -197,11 +197,11 @@ impl Registry {
 
     // ---- parameters
 
-    /// The change that keeps this parameter; `None`: it is kept already.
+    /// The change that sets a permanent parameter; `None`: it has this value already.
     ///
     /// # Errors
     /// `Invalid` beyond a bound.
-    pub fn check_param(&self, new: &KeepParam) -> Result<Option<ParamChange>, Refused> {
+    pub fn check_param(&self, new: &SetPermanentParam) -> Result<Option<ParamChange>, Refused> {
         let value_bytes = new.value.as_ref().map_or(0, String::len);
         if new.name.len() > NAME_BYTES_MAX || value_bytes > VALUE_BYTES_MAX {
             return Err(Refused::Invalid {
@@ -233,10 +233,10 @@ impl Registry {
             None => self.params.remove(&change.name),
         };
     }
-    /// Parameters that are kept, by name.
-    pub fn kept(&self) -> Vec<KeptParam> {
-        let kept = |(name, value): (&String, &String)| KeptParam { name: name.clone(), value: value.clone() };
-        self.params.iter().map(kept).collect()
+    /// The permanent parameters, by name.
+    pub fn permanent(&self) -> Vec<PermanentParam> {
+        let param = |(name, value): (&String, &String)| PermanentParam { name: name.clone(), value: value.clone() };
+        self.params.iter().map(param).collect()
     }
 
     // ---- registration
@@ -409,7 +409,7 @@ impl Registry {
             config_version: self.version,
             hash_key: fs.row.hash_key,
             targets: fs.targets.values().map(entry).collect(),
-            params: self.kept(),
+            params: self.permanent(),
         })
     }
     /// All file systems with their targets, by name, kind and index.
@@ -651,7 +651,7 @@ mod tests {
         let mut r = Registry::default();
         register(&mut r, &request("demo", 0, 1, "a"), (5, 6)).expect("free");
         let mut keep = |name: &str, value: Option<&str>| {
-            let new = KeepParam { name: name.to_string(), value: value.map(str::to_string) };
+            let new = SetPermanentParam { name: name.to_string(), value: value.map(str::to_string) };
             let change = r.check_param(&new).expect("within the bounds");
             let changed = change.is_some();
             change.into_iter().for_each(|c| r.apply_param(c));
@@ -664,12 +664,12 @@ mod tests {
         for (name, value) in
             [("mdc.*.max_rpcs_in_flight", "0"), ("mdc.*.max_rpcs", "8"), ("mdc.*.stats", "0")]
         {
-            let bad = KeepParam { name: name.into(), value: Some(value.into()) };
+            let bad = SetPermanentParam { name: name.into(), value: Some(value.into()) };
             assert!(matches!(r.check_param(&bad), Err(Refused::Invalid { .. })), "{name}={value}");
             // One that an earlier version has kept can be forgotten.
-            assert!(r.check_param(&KeepParam { value: None, ..bad }).is_ok());
+            assert!(r.check_param(&SetPermanentParam { value: None, ..bad }).is_ok());
         }
-        let long = KeepParam { name: "x".repeat(256), value: None };
+        let long = SetPermanentParam { name: "x".repeat(256), value: None };
         assert!(matches!(r.check_param(&long), Err(Refused::Invalid { .. })));
     }
 

@@ -24,12 +24,13 @@ pub struct ReplayEntry {
     pub reply: Bytes,
 }
 
+/// A change with its reply.
 #[derive(Debug)]
-struct Kept {
+struct Acknowledged {
     request: Frame,
     reply: Bytes,
 }
-impl Kept {
+impl Acknowledged {
     fn cost(&self) -> usize {
         ReplayList::ENTRY_BYTES + self.request.cost() + self.reply.len()
     }
@@ -38,20 +39,20 @@ impl Kept {
 /// Changes of one kind.
 #[derive(Debug, Default)]
 struct List {
-    entries: BTreeMap<(Transno, Xid), Kept>,
+    entries: BTreeMap<(Transno, Xid), Acknowledged>,
     bytes: usize,
 }
 impl List {
-    fn insert(&mut self, key: (Transno, Xid), kept: Kept) {
-        self.bytes += kept.cost();
-        if let Some(old) = self.entries.insert(key, kept) {
+    fn insert(&mut self, key: (Transno, Xid), change: Acknowledged) {
+        self.bytes += change.cost();
+        if let Some(old) = self.entries.insert(key, change) {
             self.bytes -= old.cost();
         }
     }
-    fn remove(&mut self, key: (Transno, Xid)) -> Option<Kept> {
-        let kept = self.entries.remove(&key)?;
-        self.bytes -= kept.cost();
-        Some(kept)
+    fn remove(&mut self, key: (Transno, Xid)) -> Option<Acknowledged> {
+        let change = self.entries.remove(&key)?;
+        self.bytes -= change.cost();
+        Some(change)
     }
     fn pop_first(&mut self) -> bool {
         match self.entries.pop_first() {
@@ -67,7 +68,7 @@ impl List {
             self.pop_first();
         }
     }
-    fn first(&self) -> Option<(&(Transno, Xid), &Kept)> {
+    fn first(&self) -> Option<(&(Transno, Xid), &Acknowledged)> {
         self.entries.first_key_value()
     }
 }
@@ -97,9 +98,9 @@ impl ReplayList {
     pub fn keep(&mut self, transno: Transno, request: Frame, reply: Bytes) {
         let key = (transno, request.header.xid);
         if !request.header.is_kept_until_stable() {
-            self.changes.insert(key, Kept { request, reply });
+            self.changes.insert(key, Acknowledged { request, reply });
         } else {
-            self.writes.insert(key, Kept { request, reply });
+            self.writes.insert(key, Acknowledged { request, reply });
         }
     }
     /// Forgets changes that the target can no longer lose.
@@ -125,14 +126,14 @@ impl ReplayList {
     /// The next change to replay.
     pub(crate) fn first(&self) -> Option<ReplayEntry> {
         let lists = [self.changes.first(), self.writes.first()];
-        let (key, kept) = lists.into_iter().flatten().min_by_key(|(key, _)| **key)?;
-        Some(ReplayEntry { request: kept.request.clone(), transno: key.0, reply: kept.reply.clone() })
+        let (key, change) = lists.into_iter().flatten().min_by_key(|(key, _)| **key)?;
+        Some(ReplayEntry { request: change.request.clone(), transno: key.0, reply: change.reply.clone() })
     }
     /// The change `(transno, xid)` was replayed and has the transno `now` (0: it could not be executed).
     pub(crate) fn replayed(&mut self, transno: Transno, xid: Xid, now: Transno) {
         let key = (transno, xid);
-        let kept = self.changes.remove(key).or_else(|| self.writes.remove(key));
-        if let Some(Kept { request, reply }) = kept
+        let change = self.changes.remove(key).or_else(|| self.writes.remove(key));
+        if let Some(Acknowledged { request, reply }) = change
             && now != Transno(0)
         {
             self.done.push(ReplayEntry { request, transno: now, reply });

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use core::time::Duration;
 use nacre_rpc::{CallError, Import, ImportConfig, ImportEffect, ImportState, Request};
 use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Instant, ProtocolOutcome, Transno, Xid};
-use nacre_wire::target::{ConnectReply, Made, PingReply, Role, features};
+use nacre_wire::target::{ConnectReply, ExecutedChange, PingReply, Role, features};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, Status, flags};
 
 /// An import with a clock, and what it did since it was last asked, as short words.
@@ -19,7 +19,7 @@ struct Script {
     /// It is the process of this client, too.
     local: bool,
     /// What the target has in its log: (xid, transno).
-    made: Vec<(u64, u64)>,
+    executed: Vec<(u64, u64)>,
     /// The target's clock, as the reply to connect says.
     clock_ms: u32,
 }
@@ -52,7 +52,7 @@ impl Script {
         };
         let now = Instant(1_000_000_000_000);
         let import = Import::new(now, config);
-        let (log, made) = (Vec::new(), Vec::new());
+        let (log, executed) = (Vec::new(), Vec::new());
         Self {
             now,
             import,
@@ -61,7 +61,7 @@ impl Script {
             ping_xid: Xid(0),
             process: (0, 0),
             local: false,
-            made,
+            executed,
             clock_ms: 0,
         }
     }
@@ -206,7 +206,7 @@ impl Script {
             process: self.process.0,
             ended: self.process.1,
             local: self.local,
-            made: self.made.iter().map(|&(xid, at)| Made { xid: Xid(xid), transno: Transno(at) }).collect(),
+            executed: self.executed.iter().map(|&(xid, at)| ExecutedChange { xid: Xid(xid), transno: Transno(at) }).collect(),
             ..ConnectReply::default()
         };
         let mut h = self.header(Kind::Reply, self.connect_xid.0);
@@ -564,7 +564,7 @@ fn a_write_in_the_log_without_a_reply_has_its_turn_and_then_its_own_reply() {
     s.change(2);
     s.take();
     s.close();
-    s.made = vec![(1, 10), (2, 11), (3, 12)];
+    s.executed = vec![(1, 10), (2, 11), (3, 12)];
     s.connect(Server { instance: 2, ..SERVER });
     assert_eq!(
         s.take()[2..],

@@ -68,17 +68,17 @@ codec_struct! {
         /// The registered targets, also those that are not running.
         pub targets: Vec<TargetEntry>,
         /// Permanent parameters; a process that has a matching one sets it.
-        pub params: Vec<KeptParam>,
+        pub params: Vec<PermanentParam>,
     }
 }
 codec_struct! {
     /// A parameter of the whole installation: `*` matches within a dotted part of the name.
-    pub struct KeptParam { pub name: String [bounds::NAME], pub value: String [bounds::VALUE] }
+    pub struct PermanentParam { pub name: String [bounds::NAME], pub value: String [bounds::VALUE] }
 }
 codec_struct! {
     /// Sets a parameter permanently (`set_param -P`), or removes it if there is no value. Durable when acknowledged;
     /// idempotent.
-    pub struct KeepParam { pub name: String [bounds::NAME], pub value: Option<String> [bounds::VALUE] }
+    pub struct SetPermanentParam { pub name: String [bounds::NAME], pub value: Option<String> [bounds::VALUE] }
 }
 
 codec_enum! {
@@ -121,5 +121,5 @@ rpc! {
     AdmitTarget => AdmitTarget, Read, AdmitReply;
     RegisterTarget => RegisterTarget, Modify, RegisterReply;
     ListTargets => ListTargets, Read, TargetList;
-    KeepParam => KeepParam, Read, Empty;
+    SetPermanentParam => SetPermanentParam, Read, Empty;
 }

@@ -20,7 +20,7 @@ codec_enum! {
         // MGS
         RegisterTarget = 0x10,
         ListTargets = 0x11,
-        KeepParam = 0x12,
+        SetPermanentParam = 0x12,
         AdmitTarget = 0x13,
         // MDT
         GrantSeq = 0x20,
@@ -156,7 +156,7 @@ impl Opcode {
             | Self::Shutdown
             | Self::RecoveryRows
             | Self::ListTargets
-            | Self::KeepParam
+            | Self::SetPermanentParam
             | Self::AdmitTarget
             | Self::Lookup
             | Self::Getattr

@@ -108,7 +108,7 @@ codec_struct! {
         /// no changes for replay.
         pub local: bool,
         /// In a recovery: changes of this client that are in the log, whose replies it may not have.
-        pub made: Vec<Made>,
+        pub executed: Vec<ExecutedChange>,
         /// The opening of the target's store that replies.
         pub incarnation: Incarnation,
         /// The reason why the target does not serve this client; empty: it does. If it is not empty, the other fields
@@ -121,7 +121,7 @@ codec_struct! {
 }
 codec_struct! {
     /// A change that the target has executed.
-    pub struct Made {
+    pub struct ExecutedChange {
         /// Of the request, which identifies it for the client.
         pub xid: Xid,
         /// Of the change: its place in the order of replays.

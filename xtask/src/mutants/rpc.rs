@@ -124,8 +124,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             ("self.writes.bytes >= Self::DATA_BYTES_MAX\n", "false\n"),
             ("self.writes.bytes >= Self::DATA_BYTES_MAX / 2", "false"),
             (
-                "            self.writes.insert(key, Kept { request, reply });",
-                "            self.writes.insert(key, Kept { request, reply });\n            while self.writes.bytes > Self::DATA_BYTES_MAX && self.writes.pop_first() {}",
+                "            self.writes.insert(key, Acknowledged { request, reply });",
+                "            self.writes.insert(key, Acknowledged { request, reply });\n            while self.writes.bytes > Self::DATA_BYTES_MAX && self.writes.pop_first() {}",
             ),
         ],
     )
@@ -155,7 +155,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a write without a reply is not replayed in its turn",
         "crates/nacre-rpc/src/import/connection.rs",
-        &[("self.keep_unreplied(&reply.made);", "")],
+        &[("self.keep_unreplied(&reply.executed);", "")],
     )
     .found_by("nacre-sim", "stable", "a_write_in_the_log_whose_reply_was_lost_keeps_its_bytes"),
     planted(

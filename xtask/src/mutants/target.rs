@@ -156,7 +156,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a recovery waits for clients that have reported",
         "crates/nacre-target/src/recovery/state.rs",
-        &[("&& (r.waiting.remove(&export) || r.late.remove(&export))", "&& r.waiting.contains(&export)")],
+        &[("&& (r.waiting.remove(&export) || r.given_up.remove(&export))", "&& r.waiting.contains(&export)")],
     ),
     planted(
         "a change is replayed twice",

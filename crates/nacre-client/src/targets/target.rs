@@ -152,7 +152,7 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::RecoveryRows => "recovery_rows",
         Opcode::RegisterTarget => "mgs_target_reg",
         Opcode::ListTargets => "mgs_config_read",
-        Opcode::KeepParam => "mgs_set_info",
+        Opcode::SetPermanentParam => "mgs_set_info",
         Opcode::AdmitTarget => "mgs_admit",
         Opcode::GrantSeq => "seq_query",
         Opcode::Lookup => "mds_lookup",

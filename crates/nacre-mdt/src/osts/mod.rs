@@ -34,7 +34,7 @@ use nacre_target::{Registration, TargetCore};
 use nacre_types::{
     Errno, Instant, Layout, LayoutTemplate, OstIndex, ProtocolOutcome, TargetKind, TargetName, Transno,
 };
-use nacre_wire::mgs::{KeptParam, TargetEntry};
+use nacre_wire::mgs::{PermanentParam, TargetEntry};
 use nacre_wire::ost::FreeSpace;
 use nacre_wire::params::{OspParam, Value};
 use nacre_wire::target::{Role, Statfs};
@@ -374,7 +374,7 @@ impl Osts {
     fn add_or_update(
         self: &Rc<Self>,
         entry: &TargetEntry,
-        kept: &[KeptParam],
+        permanent: &[PermanentParam],
         stored: &BTreeMap<OstIndex, u64>,
         found: &impl Fn(Rc<Ost>),
     ) {
@@ -404,13 +404,13 @@ impl Osts {
             replaced: meant.replaced,
             instance: self.core.osd.identity().latest().id,
         };
-        let kept = |param: OspParam| {
+        let value_of = |param: OspParam| {
             let row = param.row();
-            let value = self.core.kept_of(&row.name(&osp_prefix(&self.core, index), ""), kept)?;
+            let value = self.core.permanent_value(&row.name(&osp_prefix(&self.core, index), ""), permanent)?;
             row.parse(&value).ok()
         };
-        let megabytes = |param: OspParam| kept(param)?.number();
-        let active = match kept(OspParam::Active) {
+        let megabytes = |param: OspParam| value_of(param)?.number();
+        let active = match value_of(OspParam::Active) {
             Some(Value::Switch(active)) => active,
             _ => OspParam::Active.row().default_switch(),
         };

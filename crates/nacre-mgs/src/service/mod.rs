@@ -23,7 +23,7 @@ use nacre_types::{
     ClientUuid, Codec as _, Errno, FsName, Instant, ProtocolOutcome, Remembered, TargetKind, TargetName,
 };
 use nacre_wire::Opcode;
-use nacre_wire::mgs::{AdmitReply, AdmitTarget, KeepParam, ListTargets, RegisterReply, RegisterTarget};
+use nacre_wire::mgs::{AdmitReply, AdmitTarget, SetPermanentParam, ListTargets, RegisterReply, RegisterTarget};
 use nacre_wire::params::BoundParam;
 use nacre_wire::target::{Empty, Role, StatfsReply};
 
@@ -66,9 +66,9 @@ impl Mgs {
         Ok(registry)
     }
 
-    /// Keeps a parameter; processes that have it learn of it with the list of targets.
-    async fn keep_param(&self, request: &Request) -> Result<Reply, Errno> {
-        let new: KeepParam = request.args()?;
+    /// Sets or removes a permanent parameter; processes that have it receive it with the list of targets.
+    async fn set_permanent_param(&self, request: &Request) -> Result<Reply, Errno> {
+        let new: SetPermanentParam = request.args()?;
         // It is set at every server and mount.
         if !self.core.is_administrator(request) {
             return Err(Errno::EPERM);
@@ -102,8 +102,8 @@ impl Mgs {
             }
         };
         self.core.osd.commit(transno).await?;
-        let kept = self.registry.borrow().kept();
-        self.core.apply_kept(self, &kept);
+        let permanent = self.registry.borrow().permanent();
+        self.core.apply_permanent(self, &permanent);
         Ok(Reply::of(&Empty {}))
     }
 
@@ -311,8 +311,8 @@ impl Service for Mgs {
             settling: RefCell::default(),
             me: me.clone(),
         });
-        let kept = mgs.registry.borrow().kept();
-        core.apply_kept(&*mgs, &kept);
+        let permanent = mgs.registry.borrow().permanent();
+        core.apply_permanent(&*mgs, &permanent);
         Ok(mgs)
     }
 
@@ -320,7 +320,7 @@ impl Service for Mgs {
         match request.opcode {
             Opcode::RegisterTarget => self.register(&request).await,
             Opcode::ListTargets => self.list(&request),
-            Opcode::KeepParam => self.keep_param(&request).await,
+            Opcode::SetPermanentParam => self.set_permanent_param(&request).await,
             Opcode::AdmitTarget => self.admit(&request).await,
             _ => Err(Errno::EOPNOTSUPP),
         }

@@ -56,8 +56,8 @@ fn live<'a>(registry: &Registry, fs: &FsName, targets: impl Iterator<Item = &'a 
         }
         text.push_str(" }\n");
     }
-    for kept in registry.kept() {
-        text.push_str(&format!("kept: {}={}\n", kept.name, kept.value));
+    for param in registry.permanent() {
+        text.push_str(&format!("kept: {}={}\n", param.name, param.value));
     }
     text
 }

@@ -201,7 +201,7 @@ impl<T> Import<T> {
         }
         // Changes that an interrupted recovery has replayed are in the list before the reply says which ones are safe.
         self.commits.settle();
-        self.keep_unreplied(&reply.made);
+        self.keep_unreplied(&reply.executed);
         self.note_reply(&frame.header, sent);
         if differences.is_other_instance {
             self.forget_callbacks();

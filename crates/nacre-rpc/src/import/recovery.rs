@@ -11,14 +11,14 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Codec, Instant, ProtocolOutcome, Transno, Xid};
-use nacre_wire::target::{Made, PingReply};
+use nacre_wire::target::{ExecutedChange, PingReply};
 use nacre_wire::{Frame, Header, Kind, Opcode, flags};
 
 impl<T> Import<T> {
     /// Keeps writes that the target has in its log and that have no reply yet: their bytes may be lost. They are replayed
     /// in their turn, before another client can change the same blocks; the reply comes with the resend.
-    pub(super) fn keep_unreplied(&mut self, made: &[Made]) {
-        for &Made { xid, transno } in made {
+    pub(super) fn keep_unreplied(&mut self, executed: &[ExecutedChange]) {
+        for &ExecutedChange { xid, transno } in executed {
             if let Some(request) = self.queues.unreplied(xid) {
                 self.commits.keep_unreplied(transno, request.clone());
             }

@@ -142,7 +142,7 @@ impl<S: Service> Inner<S> {
             process,
             ended,
             local: core.is_local(id),
-            made: core.changes_before_loss(id),
+            executed: core.changes_before_loss(id),
             replaced: core.clients().exports().get(id).map_or_else(String::new, replaced_from),
             incarnation: core.osd.identity().latest(),
             refused: String::new(),

@@ -20,7 +20,7 @@ use core::time::Duration;
 use nacre_osd::{Credits, Pins, table};
 use nacre_rpc::Admission;
 use nacre_types::{Errno, Instant, Transno};
-use nacre_wire::target::Made;
+use nacre_wire::target::ExecutedChange;
 use nacre_wire::{Frame, KeptUntil, Opcode};
 
 /// Leases run out without an event: how often they are checked.
@@ -44,12 +44,12 @@ impl TargetCore {
     }
     /// The changes of a client that the log holds. Their replies may be lost, and the bytes of writes: only the client
     /// knows which, and replays those with the others, in order.
-    pub(crate) fn changes_before_loss(&self, export: ExportId) -> Vec<Made> {
+    pub(crate) fn changes_before_loss(&self, export: ExportId) -> Vec<ExecutedChange> {
         let Some(base) = self.recovery().base() else { return Vec::new() };
         let exports = self.clients().exports();
         let records = exports.get(export).into_iter().flat_map(|e| e.rpc.records());
         let before = records.filter(|record| record.transno <= base);
-        before.map(|record| Made { xid: record.xid, transno: record.transno }).collect()
+        before.map(|record| ExecutedChange { xid: record.xid, transno: record.transno }).collect()
     }
     /// `mdt.*.recovery_status` in the words of Lustre.
     pub(crate) fn recovery_status(&self) -> String {
@@ -86,7 +86,7 @@ impl<S: Service> Inner<S> {
                 }
                 Step::GiveUp if self.is_reading(&core).await => {
                     let now = self.ctx().now();
-                    core.recovery().give_up_late(now, |id| core.is_absent(now, id));
+                    core.recovery().give_up_absent(now, |id| core.is_absent(now, id));
                 }
                 Step::GiveUp => core.extend_recovery(),
                 Step::End => {
@@ -155,7 +155,7 @@ impl<S: Service> Inner<S> {
         service.clone().recovered();
         let absent: Vec<ExportId> = {
             let exports = core.clients().exports();
-            let is_absent = |id, e: &ClientExport| e.has_lease() && (!e.is_seen() || abandoned.is_late(id));
+            let is_absent = |id, e: &ClientExport| e.has_lease() && (!e.is_seen() || abandoned.is_given_up(id));
             exports.iter().filter(|(id, e)| is_absent(*id, e)).map(|(id, _)| id).collect()
         };
         let evicted = absent.len() + abandoned.failed().len();

@@ -68,7 +68,7 @@ impl<S: Service> Inner<S> {
         }
         self.count_start(&core, loss).await.map_err(failed)?;
         let service = S::start(&core).await?;
-        core.restore_kept(&*service).await.map_err(failed)?;
+        core.restore_permanent(&*service).await.map_err(failed)?;
         let clients = core.clients().exports().len();
         tracing::info!(target_name = %core.name, instance = core.instance(), clients, "target started");
         self.set_service(service)?;
@@ -197,7 +197,7 @@ impl<S: Service> Inner<S> {
         }
         while !self.is_stopping() {
             let Ok(list) = registration.targets().await else { return };
-            if let Err(error) = core.keep(&**service, &list.params).await {
+            if let Err(error) = core.store_permanent(&**service, &list.params).await {
                 tracing::warn!(target_name = %core.name, %error, "the parameters that the MGS keeps cannot be stored: the next start will apply them late");
             }
             while registration.version() <= list.config_version && !self.is_stopping() {

@@ -2,10 +2,10 @@
 //!
 //! - `values.rs`: the values that the core keeps.
 //! - `common.rs`: the parameters that every target has, and how any parameter is read and set.
-//! - `kept.rs`: parameters that the MGS keeps (`set_param -P`).
+//! - `permanent.rs`: permanent parameters (`set_param -P`).
 
 pub(crate) mod common;
-pub(crate) mod kept;
+pub(crate) mod permanent;
 pub(crate) mod values;
 
 pub use common::set_params;

@@ -4,19 +4,19 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use nacre_wire::matches;
-use nacre_wire::mgs::KeptParam;
+use nacre_wire::mgs::PermanentParam;
 
 /// Parameter values of one target.
 #[derive(Debug)]
 pub(crate) struct ParamValues {
     max_mod_rpcs: Cell<u16>,
     /// Parameters that the MGS keeps, as they were last applied here.
-    kept: RefCell<Vec<KeptParam>>,
+    permanent: RefCell<Vec<PermanentParam>>,
 }
 
 impl ParamValues {
     pub(crate) fn new(max_mod_rpcs: u16) -> Self {
-        Self { max_mod_rpcs: Cell::new(max_mod_rpcs), kept: RefCell::default() }
+        Self { max_mod_rpcs: Cell::new(max_mod_rpcs), permanent: RefCell::default() }
     }
     /// Modifying requests that a client may have in flight; for new connections.
     pub(crate) fn max_mod_rpcs(&self) -> u16 {
@@ -25,18 +25,18 @@ impl ParamValues {
     pub(crate) fn set_max_mod_rpcs(&self, max: u16) {
         self.max_mod_rpcs.set(max);
     }
-    /// Replaces the list of kept parameters. Returns false if it is the same as before.
-    pub(crate) fn replace_kept(&self, list: &[KeptParam]) -> bool {
-        if *self.kept.borrow() == list {
+    /// Replaces the list of permanent parameters. Returns false if it is the same as before.
+    pub(crate) fn replace_permanent(&self, list: &[PermanentParam]) -> bool {
+        if *self.permanent.borrow() == list {
             return false;
         }
-        *self.kept.borrow_mut() = list.to_vec();
+        *self.permanent.borrow_mut() = list.to_vec();
         true
     }
-    /// The kept value of a parameter, in the list that was applied last or else in `list`.
-    pub(crate) fn kept_value(&self, name: &str, list: &[KeptParam]) -> Option<String> {
-        let applied = self.kept.borrow();
-        let kept = list.iter().chain(applied.iter()).rfind(|kept| matches(&kept.name, name))?;
-        Some(kept.value.clone())
+    /// The permanent value of a parameter, in the list that was applied last or else in `list`.
+    pub(crate) fn permanent_value(&self, name: &str, list: &[PermanentParam]) -> Option<String> {
+        let applied = self.permanent.borrow();
+        let stored = list.iter().chain(applied.iter()).rfind(|stored| matches(&stored.name, name))?;
+        Some(stored.value.clone())
     }
 }

@@ -20,7 +20,7 @@ struct Recovery {
     /// Clients that have not reported the end of their replay.
     waiting: BTreeSet<ExportId>,
     /// Clients that were given up: their changes are lost, even if they connect before the end.
-    late: BTreeSet<ExportId>,
+    given_up: BTreeSet<ExportId>,
     /// The next change of each client, by its old transno.
     queue: BTreeMap<(Transno, ExportId), Frame>,
     /// The latest change that each client has replayed.
@@ -52,13 +52,13 @@ impl RecoverySummary {
 
 /// The clients that a recovery has left behind.
 pub(crate) struct Abandoned {
-    late: BTreeSet<ExportId>,
+    given_up: BTreeSet<ExportId>,
     failed: BTreeMap<ExportId, String>,
 }
 impl Abandoned {
     /// Whether this client was given up.
-    pub(crate) fn is_late(&self, export: ExportId) -> bool {
-        self.late.contains(&export)
+    pub(crate) fn is_given_up(&self, export: ExportId) -> bool {
+        self.given_up.contains(&export)
     }
     /// The clients whose change could not be replayed, with the cause.
     pub(crate) fn failed(&self) -> &BTreeMap<ExportId, String> {
@@ -141,7 +141,7 @@ impl RecoveryState {
             started: now,
             deadline,
             waiting,
-            late: BTreeSet::new(),
+            given_up: BTreeSet::new(),
             queue: BTreeMap::new(),
             replayed: BTreeMap::new(),
             failed: BTreeMap::new(),
@@ -151,7 +151,7 @@ impl RecoveryState {
     /// A client has replayed all its changes.
     pub(crate) fn client_done(&self, export: ExportId) {
         if let Some(r) = &mut *self.current.borrow_mut()
-            && (r.waiting.remove(&export) || r.late.remove(&export))
+            && (r.waiting.remove(&export) || r.given_up.remove(&export))
         {
             r.summary.completed += 1;
             self.changed.wake_all();
@@ -161,7 +161,7 @@ impl RecoveryState {
     pub(crate) fn client_gone(&self, export: ExportId) {
         if let Some(r) = &mut *self.current.borrow_mut() {
             r.waiting.remove(&export);
-            r.late.remove(&export);
+            r.given_up.remove(&export);
             r.queue.retain(|(_, id), _| *id != export);
             self.changed.wake_all();
         }
@@ -214,12 +214,12 @@ impl RecoveryState {
         if ready { Step::End } else { Step::Wait }
     }
     /// Stops waiting for absent clients.
-    pub(crate) fn give_up_late(&self, now: Instant, is_absent: impl Fn(ExportId) -> bool) {
+    pub(crate) fn give_up_absent(&self, now: Instant, is_absent: impl Fn(ExportId) -> bool) {
         let mut current = self.current.borrow_mut();
         let Some(r) = current.as_mut().filter(|r| now >= r.deadline) else { return };
-        let (late, waiting) = core::mem::take(&mut r.waiting).into_iter().partition(|id| is_absent(*id));
+        let (absent, waiting) = core::mem::take(&mut r.waiting).into_iter().partition(|id| is_absent(*id));
         r.waiting = waiting;
-        r.late.extend::<BTreeSet<_>>(late);
+        r.given_up.extend::<BTreeSet<_>>(absent);
     }
     /// Waits until the next step may be another one.
     pub(crate) async fn wait(&self) {
@@ -231,7 +231,7 @@ impl RecoveryState {
         let duration = now.saturating_since(r.started);
         self.ended.set(now);
         self.last.set(Some(RecoverySummary { duration, last_transno, ..r.summary }));
-        Some(Abandoned { late: r.late, failed: r.failed })
+        Some(Abandoned { given_up: r.given_up, failed: r.failed })
     }
     /// Records how many clients were evicted at the end. Returns the summary for the log.
     pub(crate) fn record_evicted(&self, evicted: usize) -> Option<RecoverySummary> {

@@ -3,7 +3,7 @@
 //! Invariant: an arm sets the kind of values that its row has. An arm that does not is a bug; listing shows it, because
 //! [`BoundParam::new`] compares them.
 
-use crate::mgs::KeptParam;
+use crate::mgs::PermanentParam;
 use crate::params::pattern::matches;
 use crate::params::row::{Kind, Row, SetWhen};
 use crate::params::value::Value;
@@ -188,10 +188,10 @@ pub fn set_matching(params: Vec<BoundParam<'_>>, pattern: &str, value: &str) -> 
 /// refusal and the name that the MGS stores. `params` is called for each value, because setting consumes the list.
 pub fn apply_permanent<'a>(
     params: impl Fn() -> Vec<BoundParam<'a>>,
-    permanent: &[KeptParam],
+    permanent: &[PermanentParam],
     refused: impl Fn(&str, &str),
 ) {
-    for KeptParam { name, value } in permanent {
+    for PermanentParam { name, value } in permanent {
         let is_meant = |p: &BoundParam<'_>| p.row.set == SetWhen::Permanently && matches(name, &p.name);
         for param in params().into_iter().filter(is_meant) {
             if let Err(reason) = param.set(value) {

@@ -44,7 +44,7 @@ pub fn permanent_rows() -> impl Iterator<Item = (String, &'static Row)> {
 
 /// The reason why a permanent value is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NotKept {
+pub enum NotPermanent {
     /// No parameter that can be set permanently has such a name.
     Unknown,
     /// The sentence for the user, `NAME=VALUE: …`.
@@ -54,14 +54,14 @@ pub enum NotKept {
 /// Whether the parameters whose names match `pattern` may be set to `value` permanently.
 ///
 /// # Errors
-/// See [`NotKept`].
-pub fn check_permanent(pattern: &str, value: &str) -> Result<(), NotKept> {
+/// See [`NotPermanent`].
+pub fn check_permanent(pattern: &str, value: &str) -> Result<(), NotPermanent> {
     let mut is_known = false;
     for (_, row) in matching(pattern).filter(|(_, row)| row.set == SetWhen::Permanently) {
         is_known = true;
-        row.parse(value).map_err(|reason| NotKept::Value(format!("{pattern}={value}: {reason}")))?;
+        row.parse(value).map_err(|reason| NotPermanent::Value(format!("{pattern}={value}: {reason}")))?;
     }
-    if is_known { Ok(()) } else { Err(NotKept::Unknown) }
+    if is_known { Ok(()) } else { Err(NotPermanent::Unknown) }
 }
 
 /// Why no process has a parameter that matches, as a sentence without a period: it belongs to other processes, or
@@ -154,7 +154,7 @@ mod tests {
             "mdt.*.fail_loc",
             "mdt.*.lease_ms",
         ] {
-            assert_eq!(check_permanent(name, "1"), Err(NotKept::Unknown), "{name}");
+            assert_eq!(check_permanent(name, "1"), Err(NotPermanent::Unknown), "{name}");
         }
         for (name, value) in [
             ("mdc.*.max_mod_rpcs_in_flight", "512"),
@@ -166,7 +166,7 @@ mod tests {
             ("lod.*.qos_prio_free", "101%"),
             ("osp.*.reserved_mb_high", "0"),
         ] {
-            let Err(NotKept::Value(why)) = check_permanent(name, value) else { panic!("{name}={value}") };
+            let Err(NotPermanent::Value(why)) = check_permanent(name, value) else { panic!("{name}={value}") };
             assert!(why.starts_with(&format!("{name}={value}: ")), "{why}");
         }
     }

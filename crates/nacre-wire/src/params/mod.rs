@@ -8,7 +8,7 @@
 //! - `bind.rs`: rows bound to the state of an owner, which lists and sets them.
 //! - `lookup.rs`: rows by name, permanent values, similar names; `pattern.rs`: patterns of names.
 //!
-//! Not here: the values that the MGS stores (`nacre-mgs`, `nacre-target/src/params/kept.rs`), and the options of the
+//! Not here: the values that the MGS stores (`nacre-mgs`, `nacre-target/src/params/permanent.rs`), and the options of the
 //! command line (`nacre/src/cmd/`).
 
 mod bind;
@@ -19,7 +19,7 @@ mod table;
 mod value;
 
 pub use bind::{Arm, BoundParam, Key, apply_permanent, bind, set_matching};
-pub use lookup::{NotKept, check_permanent, explain_unmatched, permanent_rows, row_of};
+pub use lookup::{NotPermanent, check_permanent, explain_unmatched, permanent_rows, row_of};
 pub use pattern::matches;
 pub use row::{CLEAR, Calls, Default, Kind, Row, SetWhen, metric_name};
 pub use table::*;

@@ -169,7 +169,7 @@ messages! {
         };
         ListTargets = ListTargets { fs: fs() };
         RecoveryRows = RecoveryRows { replies: true, from: Bytes::from_static(b"k") };
-        KeepParam = KeepParam { name: "a.*.b".into(), value: Some("7".into()) };
+        SetPermanentParam = SetPermanentParam { name: "a.*.b".into(), value: Some("7".into()) };
         AdmitTarget = AdmitTarget {
             fs: fs(), kind: TargetKind::Ost, index: 1, admit: Admit::Rollback, revoke: true,
         };
@@ -242,7 +242,7 @@ messages! {
         ConnectReply = ConnectReply {
             target: uuid(), features: 1, max_mod_rpcs: 8, lease_ms: 10_000, generation: Generation(3),
             evicted: false, instance: 2, server_time: time(1), recovery_ms: 0, replaced: "10.0.0.9:77".into(), cause: "c".into(), process: 5, ended: 6, local: true,
-            made: vec![Made { xid: Xid(4), transno: Transno(5) }], incarnation: incarnation(), refused: "r".into(),
+            executed: vec![ExecutedChange { xid: Xid(4), transno: Transno(5) }], incarnation: incarnation(), refused: "r".into(),
             mismatch: true,
         };
         PingReply = PingReply { config_version: 3, recovery_ms: 4, process: 5, ended: 6 };
@@ -261,7 +261,7 @@ messages! {
             RegisterReply { config_version: 1, hash_key: (2, 3), replaced: 2, refused: "r".into() };
         AdmitReply = AdmitReply { known: remembered(), replaced: 2, refused: "r".into() };
         TargetList = TargetList { config_version: 1, hash_key: (2, 3), targets: vec![target_entry()],
-            params: vec![KeptParam { name: "a.*.b".into(), value: "7".into() }] };
+            params: vec![PermanentParam { name: "a.*.b".into(), value: "7".into() }] };
         GrantSeqReply = GrantSeqReply { seq: Seq(0x1234) };
         EntryReply = entry();
         ReaddirReply = ReaddirReply {

@@ -18,7 +18,7 @@ use core::time::Duration;
 use nacre_node::PeerConfig;
 use nacre_types::{Errno, Instant, MdtIndex, OstIndex, TargetKind, TargetName};
 use nacre_wire::Opcode;
-use nacre_wire::mgs::{KeptParam, ListTargets, TargetEntry, TargetList};
+use nacre_wire::mgs::{PermanentParam, ListTargets, TargetEntry, TargetList};
 use nacre_wire::params::{ImportParam, apply_permanent};
 use nacre_wire::target::{GetParams, Role};
 
@@ -99,7 +99,7 @@ impl Client {
     }
 
     /// Applies the permanent parameters, once per version of the list and number of targets.
-    fn apply_params(&self, version: u64, permanent: &[KeptParam]) {
+    fn apply_params(&self, version: u64, permanent: &[PermanentParam]) {
         let now = (version, self.mount.targets().len());
         if permanent.is_empty() || self.mount.params_applied.replace(now) == now {
             return;

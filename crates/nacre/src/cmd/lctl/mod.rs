@@ -132,7 +132,7 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
             Ok(())
         }
         LctlCommand::SetParam { permanent, delete, scope, timeout, settings } => match permanent {
-            true => set::keep(settings, *delete, scope, *timeout),
+            true => set::set_permanent(settings, *delete, scope, *timeout),
             false => settings.iter().try_for_each(|setting| set::set(setting, scope, *timeout)),
         },
         LctlCommand::Dl(timeout) => dl(*timeout),

@@ -8,8 +8,8 @@ use crate::query::tool;
 use crate::query::tool::{TimeoutArgs, Tool, Unreachable};
 use anyhow::{Result, bail, ensure};
 use nacre_types::TargetName;
-use nacre_wire::mgs::KeepParam;
-use nacre_wire::params::{CLEAR, NotKept, check_permanent, row_of};
+use nacre_wire::mgs::SetPermanentParam;
+use nacre_wire::params::{CLEAR, NotPermanent, check_permanent, row_of};
 use nacre_wire::target::{GetParams, Param, SetParam};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -140,16 +140,16 @@ fn now(tool: &mut Tool, name: &str) -> Result<String> {
 
 /// Makes the MGS keep or forget parameters, and prints the values that are then in effect on this machine. If one
 /// setting of a command is refused, none is kept.
-pub(super) fn keep(settings: &[String], delete: bool, scope: &ScopeArgs, timeout: TimeoutArgs) -> Result<()> {
-    let settings = settings.iter().map(|text| kept(text, delete)).collect::<Result<Vec<KeepParam>>>()?;
+pub(super) fn set_permanent(settings: &[String], delete: bool, scope: &ScopeArgs, timeout: TimeoutArgs) -> Result<()> {
+    let settings = settings.iter().map(|text| permanent_setting(text, delete)).collect::<Result<Vec<SetPermanentParam>>>()?;
     let all = FileSystems::new(registry::entries()?);
     let (chosen, mut mgs) = mgs(&all, scope, timeout)?;
     all.announce(chosen.as_ref());
-    for KeepParam { name, value } in &settings {
+    for SetPermanentParam { name, value } in &settings {
         let mut known = value.is_some();
         for tool in &mut mgs {
             known = known || is_kept(tool, name)?;
-            tool.call(&KeepParam { name: name.clone(), value: value.clone() })?;
+            tool.call(&SetPermanentParam { name: name.clone(), value: value.clone() })?;
         }
         ensure!(
             known,
@@ -160,7 +160,7 @@ pub(super) fn keep(settings: &[String], delete: bool, scope: &ScopeArgs, timeout
             None => output::line(&format!("{name} (forgotten)")),
         }
     }
-    for KeepParam { name, value } in &settings {
+    for SetPermanentParam { name, value } in &settings {
         if let Some(value) = value {
             say_what_holds(&all, chosen.as_ref(), name, value.trim(), timeout);
         }
@@ -234,7 +234,7 @@ fn is_kept(mgs: &mut Tool, name: &str) -> Result<bool> {
 }
 
 /// A setting of `set_param -P`; a bad one is refused as by `set_param` without `-P`.
-fn kept(setting: &str, delete: bool) -> Result<KeepParam> {
+fn permanent_setting(setting: &str, delete: bool) -> Result<SetPermanentParam> {
     let (name, value) = match setting.split_once('=') {
         Some((name, _)) if delete => (name, None),
         None if delete => (setting, None),
@@ -243,12 +243,12 @@ fn kept(setting: &str, delete: bool) -> Result<KeepParam> {
     };
     let name = name.replace('/', ".");
     match value.as_deref().map_or(Ok(()), |value| check_permanent(&name, value)) {
-        Ok(()) => Ok(KeepParam { name, value }),
-        Err(NotKept::Unknown) => {
+        Ok(()) => Ok(SetPermanentParam { name, value }),
+        Err(NotPermanent::Unknown) => {
             let those = "nacre lctl set_param --help lists those that can";
             let hint = if row_of(&name).is_some() { those.to_owned() } else { hint(&[&name], those) };
             bail!("set_param: no parameter that can be kept matches '{name}'\nhint: {hint}")
         }
-        Err(NotKept::Value(why)) => bail!("set_param: setting {why}"),
+        Err(NotPermanent::Value(why)) => bail!("set_param: setting {why}"),
     }
 }

@@ -1,8 +1,8 @@
 //! Three server processes and two client mounts in network namespaces of their own, over TCP.
 //!
 //! For several orders of start: the same files are seen from both mounts, `lfs getstripe` is right, and after `kill -9`
-//! and restart of each server nothing is lost and the clients went on. Then links of a client and of a server go down
-//! without notice, for less and for more than a lease: no client is delayed longer than that by a half-open connection.
+//! and restart of each server nothing is lost and the clients continue. Then the links of a client and of a server are cut
+//! without notice, for less and for more than a lease: after that, no half-open connection delays a client further.
 
 use crate::network::Network;
 use crate::shell::{output, run as sh};

@@ -180,6 +180,11 @@ pub mod op {
     }
     /// One more than the highest.
     pub const COUNT: usize = 54;
+
+    /// Whether the operation may change names in a directory.
+    pub(crate) fn changes_names(opcode: u32) -> bool {
+        matches!(opcode, CREATE | MKNOD | MKDIR | SYMLINK | LINK | UNLINK | RMDIR | RENAME | RENAME2)
+    }
 }
 
 /// Codes of notifications.

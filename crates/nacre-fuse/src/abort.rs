@@ -1,8 +1,8 @@
 //! Aborting a connection with the kernel from outside: the file `abort` of its directory in fusectl.
 //!
 //! The kernel aborts a connection when its last descriptor is closed, so a process that ends usually needs nothing here.
-//! But a thread that stands in a notification (INVAL_ENTRY waits for the kernel's lock of a directory) cannot be killed,
-//! keeps the descriptors of its process open, and waits for a caller that waits for a reply of this very process.
+//! But a thread that waits inside a notification (INVAL_ENTRY, for the kernel's lock of a directory) cannot be killed and
+//! keeps the descriptors of its process open; and the holder of that lock may wait for a reply of this very process.
 
 use crate::table;
 use rustix::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! Which handler serves which request, and which part of the door gets which result of the front end.
+//! The handler of each request, and the part of the door that gets each result of the front end.
 
 use crate::abi::op;
 use crate::door::{CallBytes, Door};

@@ -9,8 +9,8 @@
 //! stopped in between, everything is forgotten.
 //!
 //! The kernel counts in jiffies, which stop while the machine is suspended, the lease in CLOCK_BOOTTIME. While some
-//! validity is running, the clocks are compared every [`CLOCK_LOOK`]; after a suspend everything is forgotten. Until then,
-//! at most [`CLOCK_LOOK`] after the resume, the kernel may use what ran out during the suspend.
+//! validity is running, the clocks are compared every [`CLOCK_LOOK`]; after a suspend everything is forgotten. Until that
+//! comparison, at most [`CLOCK_LOOK`] after the resume, the kernel may use validities that ran out during the suspend.
 //!
 //! Not here: which validity a reply gets and what is forgotten (`kernel_cache/`), the writing of notifications
 //! (`notify.rs`).

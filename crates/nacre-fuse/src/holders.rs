@@ -85,21 +85,7 @@ impl<O: Ops> Door<O> {
 
 /// Whether a request may change state that is visible to others.
 pub(crate) fn changes(opcode: u32) -> bool {
-    matches!(
-        opcode,
-        op::MKNOD
-            | op::MKDIR
-            | op::SYMLINK
-            | op::CREATE
-            | op::LINK
-            | op::UNLINK
-            | op::RMDIR
-            | op::RENAME
-            | op::RENAME2
-            | op::SETATTR
-            | op::SETXATTR
-            | op::REMOVEXATTR
-            | op::WRITE
-            | op::FALLOCATE
-    )
+    let changes_inode =
+        matches!(opcode, op::SETATTR | op::SETXATTR | op::REMOVEXATTR | op::WRITE | op::FALLOCATE);
+    changes_inode || op::changes_names(opcode)
 }

@@ -2,10 +2,10 @@
 //!
 //! A waiting file lock ends at once (the kernel restarts the call if the signal had no handler). Any other request
 //! waits for its servers for [`SIGNAL_DELAY`]; after that the front end examines why its caller was interrupted
-//! (`caller.rs`). The call of an ending caller ends whatever the request was: the caller uses no result, and every
-//! process can be killed, however long the servers stay away. A caller that handles the signal waits on, as on a local
-//! disk: POSIX gives lseek(2), stat(2) and link(2) no EINTR, and EINTR for a change that may still happen would be
-//! misleading. With the mount option `intr`, signals that ask programs to stop also end requests that change nothing.
+//! (`caller.rs`). If the caller is ending, its call ends, whatever the request: no program uses the result, and so every
+//! process can be killed, however long the servers are away. If the caller handles the signal, the call continues, as on
+//! a local disk: POSIX gives lseek(2), stat(2) and link(2) no EINTR, and EINTR for a change that may still happen would
+//! be misleading. With the mount option `intr`, signals that ask programs to stop also end requests that change nothing.
 //!
 //! The task of an abandoned request runs to its end: the change happens once or never, as after a crash of the caller.
 //! Its cancellation is requested, so a read or write that still waits for an extent lock leaves the OST's queue. The

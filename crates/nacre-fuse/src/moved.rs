@@ -1,11 +1,11 @@
-//! Directories that the kernel knows at another place than the file system has them, because another mount has moved them.
+//! Directories that another mount has moved while the kernel still has them at their former place.
 //!
 //! When the kernel looks up a directory that it knows under another name, it moves its own entry. It does so only if
-//! it gets the locks of a rename at once, so a lookup within a rename, or beside a change of the former directory, fails
-//! with ESTALE; a lookup of a directory below itself, as the kernel knows it, fails with ELOOP. A local file system never
-//! does that. The kernel walks a path once more after ESTALE (`walks.rs`). In that second walk, and where ELOOP would follow, such
-//! a directory gets a *stand-in*: another node number for the same directory, which the kernel knows at no place. Its
-//! attributes have the inode number as always.
+//! it gets the locks of a rename at once. So a lookup within a rename, or beside a change of the former directory, fails
+//! with ESTALE; and a lookup fails with ELOOP if the kernel still has the directory above the place of the lookup. A local
+//! file system returns neither. The kernel walks a path once more after ESTALE (`walks.rs`). In that second walk, and where
+//! ELOOP would follow, such a directory gets a *stand-in*: another node number for the same directory, which the kernel
+//! knows at no place. Its attributes have the inode number as always.
 //!
 //! The table has the node that the kernel knows at each place (a name in a directory), and the directory above each
 //! node. Once a reply has shown a directory at a second place, the kernel may have it at the first or at the second
@@ -360,7 +360,7 @@ mod tests {
         fn new() -> Self {
             Self(Moved::default(), 0)
         }
-        /// A lookup a millisecond later; whether it gets the own number.
+        /// The number that a lookup gets, a millisecond after the call before.
         fn look(&mut self, dir: Fid, place: (u64, &[u8]), pid: u32) -> u64 {
             self.1 += 1;
             self.0.arrived(pid, place.0, at(self.1));
@@ -368,6 +368,7 @@ mod tests {
             assert!(!self.0.walks.replied(pid, (op::LOOKUP, true), None, at(self.1)));
             number
         }
+        /// Whether a lookup gets the number of the inode itself.
         fn is_own(&mut self, dir: Fid, place: (u64, &[u8]), pid: u32) -> bool {
             self.look(dir, place, pid) == dir.ino()
         }

@@ -139,16 +139,8 @@ impl FuseRequest {
         let target = match self.opcode() {
             op::RENAME => self.args().take::<abi::RenameIn>().map(|args| args.newdir),
             op::RENAME2 => self.args().take::<abi::Rename2In>().map(|args| args.newdir),
-            op::LOOKUP
-            | op::CREATE
-            | op::MKNOD
-            | op::MKDIR
-            | op::SYMLINK
-            | op::LINK
-            | op::UNLINK
-            | op::RMDIR
-            | op::READDIR
-            | op::READDIRPLUS => Ok(self.header.nodeid),
+            op::LOOKUP | op::READDIR | op::READDIRPLUS => Ok(self.header.nodeid),
+            opcode if op::changes_names(opcode) => Ok(self.header.nodeid),
             _ => return false,
         };
         self.header.nodeid == dir.ino() || target == Ok(dir.ino())

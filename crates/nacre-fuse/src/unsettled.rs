@@ -3,9 +3,10 @@
 //! The kernel takes over a reply on the thread of the caller, some time after it was written. Meanwhile an INVAL_INODE
 //! finds nothing to invalidate if the inode is new to the kernel, and a change of a directory invalidates attributes that
 //! an older reply then puts back. So the last reply of each calling thread is remembered until that thread's next request
-//! shows that it was taken over. A thread that makes no further request has ended, or taken it over within [`AGE_MAX`].
-//! An inode whose attributes were forgotten meanwhile, in the way that also reaches such replies, counts as settled: a
-//! program that has looked at a directory and ended must not cost every change of it a notification.
+//! shows that the reply was taken over. A thread that sends no further request has ended, or has taken its reply over
+//! within [`AGE_MAX`]. A reply also counts as settled once its attributes were forgotten in the way that reaches replies
+//! which were not taken over: otherwise a program that has listed a directory and ended would cost every later change of
+//! the directory a notification.
 //!
 //! Not here: what follows from an unsettled reply (`kernel_cache/`).
 

@@ -15,9 +15,9 @@
 //! JSON of a layout: `{"fid", "layout": {"generation", "components": [{"start", "end" (null = to the end),
 //! "stripe_bytes", "stripe_count", "stripes": [{"ost", "object"}]}]} or null, "template": {"count", "size", "first"} or
 //! null, "default": {...}}`. JSON to set: `{"count", "size", "first"}`. Reading needs read permission of the inode,
-//! setting write permission: the kernel checks both. It cannot check the names in `nacre.path*` and `nacre.links`: of
-//! these a caller gets only names that it could have found by itself ([`VirtualName::tells_names`]; the MDT decides, by
-//! uid, gid and the groups that `/proc` shows).
+//! setting write permission: the kernel checks both. The kernel cannot check the names in `nacre.path*` and
+//! `nacre.links`. There the MDT decides, by uid, gid and the groups that `/proc` shows: a caller gets only names that it
+//! could have found by itself ([`VirtualName::tells_names`]).
 
 use crate::ops::Ops;
 use bytes::Bytes;

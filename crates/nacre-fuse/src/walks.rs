@@ -1,8 +1,8 @@
 //! Calls whose path the kernel may walk a second time.
 //!
 //! When a request of a path walk, or the request at its end, fails with ESTALE, the kernel walks the path again on the same
-//! thread, with a LOOKUP of every component. It does so once: the next ESTALE reaches the program, which a local file
-//! system never lets happen. So threads whose call may be in its second walk are noted here. In it
+//! thread, with a LOOKUP of every component. It does so once: the next ESTALE would reach the program, which never sees one
+//! on a local file system. So threads whose call may be in its second walk are recorded here. In a second walk
 //!
 //! - a directory that another mount has moved gets a node number that the kernel knows at no place (`moved.rs`),
 //! - a regular file stays open here from its LOOKUP on, so that the request that follows finds it although its name leads to
@@ -10,8 +10,8 @@
 //! - ESTALE becomes ENOENT: the name was removed while it was used.
 //!
 //! A thread is forgotten when a request that ends a walk has a reply other than ESTALE, when it is silent for
-//! [`SILENT_MAX`], or after [`LOOKUPS_MAX`] LOOKUPs. If a thread is noted that is in no second walk, only the three
-//! effects above follow.
+//! [`SILENT_MAX`], or after [`LOOKUPS_MAX`] LOOKUPs. For a thread that is recorded by mistake only the three effects above
+//! follow, which do no harm.
 
 use crate::abi::op;
 use nacre_types::{Errno, Instant};
@@ -125,25 +125,17 @@ impl<T> Walks<T> {
 /// Whether the kernel makes such requests at the end of a walk. Others belong to the walk, or to open files, and may run in
 /// the background (RELEASE).
 fn ends_a_walk(opcode: u32) -> bool {
-    matches!(
+    let is_other = matches!(
         opcode,
         op::OPEN
             | op::OPENDIR
-            | op::CREATE
-            | op::MKNOD
-            | op::MKDIR
-            | op::SYMLINK
-            | op::LINK
-            | op::UNLINK
-            | op::RMDIR
-            | op::RENAME
-            | op::RENAME2
             | op::SETATTR
             | op::SETXATTR
             | op::LISTXATTR
             | op::REMOVEXATTR
             | op::STATFS
-    )
+    );
+    is_other || op::changes_names(opcode)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The incremental decoder: takes bytes in pieces of any size and returns frames.
 //!
 //! Invariants: lengths are checked against the limits before memory is reserved; memory for a frame is reserved in
-//! steps, each no larger than the part that has arrived (or [`STEP_MIN`]), so that a hostile length costs the sender as
-//! much as the receiver; after an error the decoder refuses all input (a byte stream cannot be resynchronized). Bulk
+//! steps, each no larger than the part that has arrived (or [`STEP_MIN`]), so that a sender cannot reserve memory by a
+//! large length alone; after an error the decoder refuses all input (a byte stream cannot be resynchronized). Bulk
 //! arrives as a list of buffers and is never copied again.
 
 use crate::sum;

@@ -1,8 +1,8 @@
 //! The outbox of one direction of a connection: a queue and its send token.
 //!
 //! Frames are added *inside* the visit that produced them, so their order is the order of visits. The thread that
-//! leaves the island takes the token and drains the queue; a second thread that finds the token taken continues with
-//! its own work, because the holder will see its frames, or waits for the token, which the holder then passes on.
+//! leaves the island takes the token and drains the queue. A second thread that finds the token taken either continues
+//! with its own work, because the holder will send its frames, too, or waits until the holder passes the token on.
 //!
 //! Invariants: (1) at most one holder of the token; (2) items leave in the order in which they came; (3) the token is
 //! released only in the same step that found the queue empty or a thread waiting for it, so no item is left without a

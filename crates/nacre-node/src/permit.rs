@@ -4,9 +4,9 @@
 //! During a use a thread may access store, buffers and sockets, and nothing that waits for an island, a slot, a grant
 //! or user memory.
 //!
-//! Invariants: (1) after [`Permit::revoke`] no use begins; (2) exactly one call returns that the permit has become
-//! idle: the revocation itself if there was no user, else the last [`Permit::end`]. The caller that gets this result
-//! posts it to the island. Loom tests: `tests/loom.rs`.
+//! Invariants: (1) after [`Permit::revoke`] no use begins; (2) exactly one call reports the end of the last use: the
+//! revocation itself if there was no user, else the last [`Permit::end`]. Its caller posts an event to the island. Loom
+//! tests: `tests/loom.rs`.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! The identity of the device that a store is on, so that the space of two stores on one file system is counted once.
+//! The number of the file system below a store, so that the space of two stores on one file system is counted once.
 //!
 //! The number of a file system is unique within its kernel only, and cloned disks have equal ids. So the number is
 //! combined with the id of the running kernel (`boot_id`), which all containers of a host share. Not detected: hosts

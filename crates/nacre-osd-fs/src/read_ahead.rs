@@ -1,9 +1,9 @@
 //! Read-ahead: the bytes after those of a sequential reader are brought into the page cache while it uses what it has.
 //!
-//! The kernel's own read-ahead is too short for a device behind a network: a reader asks again only after a round trip.
-//! The window grows with what was read in sequence, to at most [`WINDOW_MAX`]. It begins when a read misses the cache, so
-//! a file that is in memory costs nothing; while the reader is inside the window, its reads come from the cache, and the
-//! one that passes the middle of the window goes to an I/O thread, which extends it.
+//! The kernel's own read-ahead is too short for readers behind a network, which send the next request only after a round
+//! trip. The window grows with the bytes that were read in sequence, to at most [`WINDOW_MAX`]. It begins when a read
+//! misses the cache, so a file that is in memory costs nothing. Reads inside the window are served from the cache; the
+//! read that passes its middle is given to an I/O thread, which extends the window.
 //!
 //! The state is a hint: readers of one file that race for it cost a window, never a wrong byte.
 

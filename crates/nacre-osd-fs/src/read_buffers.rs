@@ -1,5 +1,5 @@
-//! Memory for large reads, used again: fresh memory costs a page fault and a page of zeros per 4 KiB, as much as the copy
-//! from the page cache.
+//! Memory for large reads, which is reused: each 4 KiB of fresh memory cost a page fault and a page of zeros, as much time as
+//! the copy from the page cache.
 //!
 //! Invariant: a buffer is returned when the last reference to the bytes in it is dropped, and at most [`FREE_MAX`] are
 //! kept.

@@ -4,8 +4,8 @@
 //! `last_stable` does; the reply is kept with it, because the replay must have the same outcome. Both lists are
 //! bounded, and a full list holds callers back: a forgotten entry could not be replayed, and an acknowledged change
 //! would be lost with the target's machine. The bounds count memory: besides the bytes of request and reply, each entry
-//! counts as [`ReplayList::ENTRY_BYTES`]. Therefore an entry must not be a small slice that keeps a large buffer in
-//! memory. Requests under way are not counted, so a list exceeds its bound by at most their size.
+//! counts as [`ReplayList::ENTRY_BYTES`]. Therefore an entry must not be a small slice of a large buffer, which would
+//! stay in memory as a whole. Requests under way are not counted, so a list exceeds its bound by at most their size.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -1,9 +1,9 @@
 //! The network between islands: connections that promise order or their end, and the faults of these connections.
 //!
 //! Invariants: frames of one direction of a connection arrive in order or not at all, as long as there is no [`Noise`];
-//! nothing is ordered between two connections; messages in transit are lost when their connection breaks. Across a
-//! partition nothing comes through in that direction, neither frames nor the end of a connection; when it heals, the
-//! waiting frames arrive in order, unless their connection has broken meanwhile.
+//! two connections have no order between them; messages in transit are lost when their connection breaks. In the direction
+//! of a partition neither frames nor the end of a connection arrive; when the partition ends, the waiting frames arrive in
+//! order, unless their connection has broken meanwhile.
 
 use crate::world::{Action, NodeId, World};
 use nacre_node::{ConnId, Event};

@@ -1,8 +1,8 @@
 //! Loss of power of the whole machine: servers, mounts and everything that was not synced.
 //!
 //! Afterwards this must hold: the namespace is that of some moment between the last sync and the loss (each
-//! target keeps a prefix of its own changes), and every file that was not changed since it was last synced has its
-//! bytes. Files changed since may have any mixture, and are not looked at.
+//! target keeps a prefix of its own changes), and every file that was not changed after its last sync has its
+//! bytes. Files that were changed later may have any mixture, and are not checked.
 
 use crate::check::{self, Tree};
 use crate::cluster::Cluster;

@@ -1,4 +1,4 @@
-//! The end of a seed: checks of the trees, of the targets at rest, and of their stores once they have stopped.
+//! The end of a seed: checks the trees, then the idle targets, then their stores after the stop.
 
 use crate::check;
 use crate::common::Common;

@@ -1,10 +1,10 @@
 //! One seed from start to end.
 //!
-//! A plan is made of tasks. Each task has its own tree and its own model and runs one operation at a time, on whichever
-//! mount the seed says; tasks run side by side. Each operation must have exactly the result of the model, whatever happens
-//! to servers, mounts and connections. In some plans the tasks also meet on common files: appends of records,
-//! exclusive creates, a counter under flock. At the end all mounts must show the models' trees, and nothing may be left
-//! (`rest`).
+//! A plan consists of tasks. Each task has its own tree and its own model and runs one operation at a time, each on a mount
+//! that is drawn from the seed; tasks run side by side. Each operation must have exactly the result of the model, whatever
+//! happens to servers, mounts and connections. In some plans the tasks also use common files: appends of records,
+//! exclusive creates, a counter under flock. At the end all mounts must show the models' trees, and the targets must have
+//! no opens, locks or objects left (`rest`).
 
 use crate::cluster::Cluster;
 use crate::common::{self, Common};

@@ -1,7 +1,7 @@
 //! A sequence of operations in one tree, and the states that they may have left.
 //!
-//! An operation whose mount went away was made wholly or not at all: from then on there are two models, and each
-//! result that one of them does not allow rules it out. At least one must be left.
+//! An operation whose mount died was applied entirely or not at all: from then on there are two models, and a model is
+//! dropped when a later result contradicts it. At least one must be left.
 
 use crate::check;
 use crate::execute::Session;

@@ -1,8 +1,8 @@
 //! The identity of this target for its clients: it refuses clients that mean another target, or a later state of this one.
 //!
 //! The page is docs/targets.md. `replaced` counts how often an administrator has admitted another target, or an old copy,
-//! under this name. Client and target must agree on it: a client with an older list means the former target, and a target
-//! that does not know of its admission yet still has clients, locks and transnos from before it.
+//! under this name. Client and target must agree on it: a client with a lower count means the former target; a target with
+//! a lower count has not received its admission yet, and still has clients, locks and transnos from before.
 
 use crate::clients::rows::ExportId;
 use crate::service::Service;

@@ -1,8 +1,8 @@
 //! Fault points: named moments at which a target fails on purpose, once or several times.
 //!
 //! Set by `lctl set_param fail_loc=NAME` in builds for tests ([`crate::TargetConfig::fault_points`]), and by the
-//! simulator. All but the barrier strike at the next change that a client with a lease requests. A connection that
-//! is up loses no message; therefore a fault point that loses a message also closes its connection, and the client resends.
+//! simulator. All but the barrier take effect at the next change that a client with a lease requests. An open connection
+//! loses no message; therefore a fault point that drops a message also closes its connection, and the client resends.
 
 use alloc::format;
 use alloc::string::{String, ToString};

@@ -1,9 +1,9 @@
 //! Outcomes of a request that belong to the protocol, beside the errnos of system calls.
 //!
-//! An outcome tells the protocol of the client what to do; it is no error of a system call. It has a number in the same
-//! space as [`Errno`], above every errno of Linux, so a branch on an outcome never meets an errno that a handler has
-//! returned for a system call. Handlers of a server return an outcome as an [`Errno`] with that number; a reply carries it
-//! as a status of its own; [`Errno::for_caller`] converts it where an error leaves the file system.
+//! An outcome is for the protocol of the client (wait, connect again, repeat); no program sees it. It has a number in the
+//! same space as [`Errno`], above every errno of Linux, so the two cannot be confused. Handlers of a server return an
+//! outcome as an [`Errno`] with that number; a reply carries it as a status of its own; [`Errno::for_caller`] converts it
+//! where an error leaves the file system.
 
 use crate::Errno;
 use core::fmt;

@@ -6,6 +6,7 @@
 mod machine;
 
 use machine::Machine;
+use nacre_node::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -18,14 +19,6 @@ const BLOCK: u64 = 4096;
 const FLIPS_PER_KIND: usize = 8;
 const LARGE: u64 = 18;
 const SMALL: u64 = 300;
-
-struct Random(u64);
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
 
 fn large_len(n: u64) -> u64 {
     1 + n * 70_001
@@ -120,7 +113,7 @@ fn blocks(data: &Path) -> BTreeMap<&'static str, Vec<(PathBuf, u64)>> {
 
 /// Damages 64 bytes in 400 places. No two of them are in the same block of both copies of
 /// a log, run or superblock: what has lost both copies is damaged for good.
-fn rot(data: &Path, random: &mut Random) -> BTreeMap<&'static str, usize> {
+fn rot(data: &Path, random: &mut Rng) -> BTreeMap<&'static str, usize> {
     let kinds = blocks(data);
     let mut hit = BTreeMap::new();
     let mut used = BTreeSet::new();
@@ -154,7 +147,7 @@ fn rot(data: &Path, random: &mut Random) -> BTreeMap<&'static str, usize> {
 fn rot_anywhere_is_never_returned_as_data_and_costs_nothing_else() {
     let Some(m) = Machine::new() else { return };
     let (mount, data) = (m.mount(), m.path("data"));
-    let mut random = Random(12345);
+    let mut random = Rng::new(12345);
     // More openings than a start leaves log segments behind: their records are in runs.
     for _ in 0..10 {
         m.up().stop();

@@ -1,4 +1,4 @@
-//! The faults, one at a time: choosing, injecting, waiting until everything goes on.
+//! The faults, one at a time: each is chosen, injected, and over when all workers continue.
 
 use super::cluster::{Cluster, MDT, MOUNTS, SERVERS, START_TIMEOUT};
 use super::report::{Happened, Report};

@@ -1,10 +1,10 @@
 //! One mount is stopped, or cut off from all servers, while the other changes its files.
 //!
 //! Each register is a file, a name or a directory whose state is a number that only grows. The writer on the first mount
-//! says before each change which number it begins, and after it which one is complete. Readers on the second mount note
-//! the complete number before their call and the begun one after it: what they see must lie between, whatever their kernel
-//! or their client has kept, while the mount stands still, after it goes on, and whenever it has been evicted meanwhile. A
-//! reader whose call waits for the stopped mount sees nothing more, so new ones start all the time.
+//! publishes the number of a change before it begins and again when it is complete. A reader on the second mount notes the
+//! latest complete number before its call and the latest begun number after it: the number that it reads must lie between
+//! the two, whatever its kernel or client has cached, while the mount is stopped, after it continues, and after an
+//! eviction. A reader whose call waits for the stopped mount sees nothing more, so new readers start all the time.
 
 use crate::crash::cluster::{Cluster, MOUNTS, SERVERS};
 use crate::system::binary;

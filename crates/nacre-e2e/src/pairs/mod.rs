@@ -1,13 +1,14 @@
 //! Random changes and checks by several workers on two mounts of one file system: two mounts must not be
 //! distinguishable from two programs on one kernel.
 //!
-//! The names are divided into rooms, several of which lie in the same directories. One worker at a time holds a room; the
-//! order is that of a lock in this process, which no kernel cache knows. So each change has only one outcome that it may
-//! have, and whoever holds the room next, through either mount, must see exactly the last state: names, listings, types,
-//! inode numbers, modes, sizes, links, times, contents, extended attributes, open files ([`room`]). Beside the rooms all
-//! workers change a few names without any order ([`wild`]): only errors that a local file system gives are allowed there,
-//! and whenever the workers rest, both mounts must show the same. File systems that are mounted on a directory of the
-//! mounts, every second time between two rests, must stay; names have no validity meanwhile. A call that does not return is reported with all stacks ([`watch`]).
+//! The names are divided into rooms, several of which lie in the same directories. A worker takes a room by a lock in this
+//! process, which serves no cache of the kernel. So each change in a room has exactly one correct outcome, and the next
+//! worker that takes the room, through either mount, must see exactly the last state: names, listings, types, inode
+//! numbers, modes, sizes, links, times, contents, extended attributes, open files ([`room`]). Outside the rooms all workers
+//! change a few names without any order ([`wild`]): only errors that a local file system gives are allowed there, and
+//! whenever the workers pause, both mounts must show the same. In every second interval between two pauses, other file
+//! systems are mounted on directories of the mounts; they must stay mounted, and names have no validity meanwhile. A call
+//! that does not return is reported with all stacks ([`watch`]).
 //!
 //! `--apart` stops one mount, or cuts it off, while the other changes its files ([`apart`]).
 

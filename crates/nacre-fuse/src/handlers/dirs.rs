@@ -1,8 +1,8 @@
 //! Directory listings: OPENDIR, READDIR, READDIRPLUS, RELEASEDIR.
 //!
 //! The kernel's offset is the cookie of the last entry it has; cookies are stable, so no state is kept between two
-//! requests, and a listing continues correctly while others change the directory. An open directory is an open of the
-//! client: a directory that is removed meanwhile exists, empty and without a name, until it is closed.
+//! requests, and a listing continues correctly while others change the directory. OPENDIR is an open of the
+//! client: a directory that is removed while it is open exists, empty and without a name, until it is closed.
 
 use crate::abi::{self, Dirent, EntryOut, Field, OutHeader, align8};
 use crate::device::MAX_WRITE_BYTES;

@@ -6,8 +6,8 @@
 //! every step that can fail is taken before the reply to INIT. The module parameter `enable_uring` of fuse is off by
 //! default.
 //!
-//! `ring.rs` the io_uring, `slots.rs` its memory, `queue.rs` the thread, `hub.rs` messages to it, `transport.rs` whether
-//! io_uring is used. Not here: what a request means (`door.rs`).
+//! `ring.rs` is the io_uring, `slots.rs` its memory, `queue.rs` the thread; `hub.rs` has the messages to that thread;
+//! `transport.rs` tells whether io_uring is used. Not here: what a request means (`door.rs`).
 
 pub(crate) mod hub;
 mod queue;

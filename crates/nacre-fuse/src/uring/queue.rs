@@ -4,12 +4,12 @@
 //! delivered to the mount's island. A reply that is decided on another thread (after a sync, or on a server's reply) is
 //! posted (`hub.rs`).
 //!
-//! **Held requests.** A request that waits (for a lock, for its servers) keeps its slot, and the kernel assigns a slot
-//! to a request only at its creation or when another one is committed. So when every slot of a queue is held, new ones
-//! are registered, up to [`SLOTS_MAX`]; and because those do not serve requests that are waiting in the kernel already,
-//! the thread makes a request of its own ("kick", the reply to a RETRIEVE of nothing), whose commit fetches one of
-//! them, until a commit has fetched nothing. A RETRIEVE needs a regular file that the kernel has: that of a held lock
-//! or read; without one nothing is held that waits for another request. Near the bound waiting locks are refused with
+//! **Held requests.** A request that waits (for a lock, for its servers) keeps its slot. The kernel gives a request a slot
+//! only when the request is created or when another slot is committed. So when every slot of a queue is held, new slots
+//! are registered, up to [`SLOTS_MAX`]. Those are not given to requests that wait in the kernel already. To fetch these,
+//! the thread causes requests of its own ("kicks": replies to a RETRIEVE of no bytes); each commit of a kick fetches one
+//! waiting request, until a commit fetches none. A RETRIEVE needs a regular file that the kernel has: that of a held lock
+//! or read. (Without such a file no held request waits for another one.) Near the bound, waiting locks are refused with
 //! ENOLCK, so that the request that ends a wait always finds a slot.
 //!
 //! **Signals.** The kernel sends no INTERRUPT for a signal that came before the request had reached us. So when a lock

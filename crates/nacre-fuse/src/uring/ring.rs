@@ -1,7 +1,7 @@
 //! One io_uring: commands to the FUSE connection in, completions out. Used by one thread after [`Ring::enable`].
 //!
-//! A command names a queue of the connection (one per CPU) and a slot. REGISTER gives the kernel a new slot to put a
-//! request into, COMMIT passes the reply in a slot to the kernel, and the slot for the next request. Specification:
+//! A command names a queue of the connection (one per CPU) and a slot. REGISTER gives the kernel a new slot for a request;
+//! COMMIT passes the reply in a slot to the kernel, which then puts the next request into the slot. Specification:
 //! `<linux/fuse.h>`, `fuse_uring_cmd_req`. Not here: the content of a slot (`queue.rs`).
 
 use super::slots::Slots;

@@ -5,8 +5,8 @@
 //! acknowledgement, so a client is not evicted because of the number of its revokes. The acknowledgement means only that the
 //! client has the callback; the client returns the bits by `CancelInodeLocks`, at most one lease after the revoke.
 //!
-//! A change that waits for longer than [`SLOT_TIMEOUT`] is refused and parked: its client has the slot back, and its ticket
-//! keeps its place. The client asks when it is ready and sends the change again.
+//! A change that waits for longer than [`SLOT_TIMEOUT`] is refused, so that its client can use the slot; its ticket keeps
+//! its place. The client asks when the ticket is ready, and then sends the change again.
 //!
 //! Locks survive a new connection of their client, which resends callbacks; they end with the export. After a restart,
 //! which forgets them, changes wait for the clients that may rely on former ones (`nacre_target`, `restart_wait.rs`).

@@ -4,9 +4,9 @@
 //! loop, each commit would be followed by a new uncommitted change, and the waiting change would never be applied. So a
 //! request that has waited once has a turn, and a later conflicting change of another client waits until that turn is over.
 //!
-//! Rules: a change waits for *earlier* turns only, so there is no cycle; only for turns of other clients, because a
-//! change never waits for the commit of a change of its own client; and only if it *writes* what the owner of the turn
-//! reads or writes, because reads cause no waits. A turn ends with its request, whatever the result.
+//! Rules: a change waits only for turns that are earlier (so there is no cycle), that belong to other clients (a change
+//! never waits for the commit of a change of its own client), and whose owner reads or writes a row that the change
+//! *writes* (reads cause no waits). A turn ends with its request, whatever the result.
 //! Bounded by the requests under way.
 
 use crate::rows::access::{AccessKey, AccessSet};

@@ -1,6 +1,6 @@
-//! ReportSize: a client reports the size and times of a file, on its own account or at the end of a truncate.
+//! ReportSize: a client reports the size and times of a file that it has found out, or set by a truncate.
 //!
-//! Rule: a report is taken for the size only if no other client could have changed the file meanwhile.
+//! Rule: the reported size becomes that of the file only if no other client could have changed the file meanwhile.
 
 use crate::ops::size::{check_written, grow};
 use crate::ops::{Applied, Context, Operation, Recorded, WriteBound};

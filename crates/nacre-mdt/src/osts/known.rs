@@ -1,5 +1,5 @@
-//! The identity and the progress of each OST that this MDT has connected to, kept over a restart: an OST that has gone back,
-//! or was formatted anew, is refused even if no other target or client remembers it (docs/targets.md).
+//! The identity and the latest known change of each OST that this MDT has connected to, kept over a restart. So an OST that
+//! has lost changes, or was formatted anew, is refused even if no other target or client remembers it (docs/targets.md).
 //!
 //! Invariants: the stored state may be older than the true one, never newer; when the MGS reports the admission of another
 //! target, the state of the former one is forgotten.

@@ -7,7 +7,7 @@
 //! The check covers: every entry has an inode of its type and lies where its name's hash says; names and parent links
 //! are the same set; link and entry counts; every directory hangs below the root; orphans are open and nameless;
 //! layouts are sane; large attributes have their rows; FIDs come from granted sequences, which lie in the range of this
-//! MDT; nothing is destroyed that lives.
+//! MDT; no object of a file that exists waits to be destroyed.
 
 use crate::rows::row::{EntryRow, FlocksRow, Inode, KnownOst, OpenRow, Row, Stripes, Unsettled};
 use crate::rows::table::{

@@ -1,5 +1,5 @@
-//! The loop around an operation: fetch, reserve, and one synchronous attempt; again with the rows that were missing, or
-//! after the wait that was necessary.
+//! The loop around an operation: fetch rows, reserve room, and one synchronous attempt. It is repeated if the attempt
+//! misses rows or must wait.
 //!
 //! Invariants: the conditions of an attempt are checked in the visit of its transaction, after every wait; nothing is
 //! reserved or pinned while it waits. Attempts that find missing rows are bounded: each fetches at least one more row.

@@ -1,6 +1,6 @@
 //! The requests about file locks: lock, test, cancel; the locks of a client that is gone.
 //!
-//! Invariant: a grant to a client that waited is a row before its callback leaves.
+//! Invariant: the row of a lock that was granted to a waiting client is written before the callback is sent.
 
 use crate::locks::flocks::{
     GRANTS_MAX, LOCK_BYTES, kind_of, outcome_to_wire, owner_of, release_conflicting, to_lock, to_wire,

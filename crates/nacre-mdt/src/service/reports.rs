@@ -1,7 +1,8 @@
 //! Reports of opens that clients have made under OPEN bits of their locks.
 //!
-//! Other changes, of the same client too, wait until the bits are returned, and these wait for the report. Therefore it has
-//! no slot, waits for no turn, and is committed before its reply: a client need not replay it. It may be executed twice.
+//! Changes, also those of the same client, wait until the bits are returned, and a client returns the bits only after the
+//! report. Therefore a report takes no slot and waits for no turn. It is committed before its reply, so that no client
+//! replays it, and it may be executed twice.
 
 use crate::mdt::Mdt;
 use crate::ops::WriteBound;

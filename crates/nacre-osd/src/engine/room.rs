@@ -1,6 +1,7 @@
 //! Accounting of room: what transactions have reserved, what the device has, and whether the ballast is there.
 //!
-//! Space is an estimate between two questions to the device, on the safe side. Waiting for room: `engine/reserve.rs`.
+//! Between two queries of the device, free space is an estimate that is never too high. Waiting for room:
+//! `engine/reserve.rs`.
 
 use crate::engine::credits::Credits;
 use alloc::rc::Rc;

@@ -1,9 +1,10 @@
 //! The two copies of a log segment, as a start reads and restores them.
 //!
-//! The file of a segment has two halves with the same bytes. A record that is damaged in one of them is taken from the
-//! other, so damage of a sector costs nothing; damage of both at different places is united from both. The second half is written before each sync: after a crash it may end
-//! earlier than the first one, and after a power loss either may. Therefore the log has every record that at least one
-//! copy has, and ends where both do. No I/O up to [`unite`]; used by `log/recover.rs`.
+//! The file of a segment has two halves with the same bytes. A record that is damaged in one half is read from the
+//! other; a record that is damaged in both at different places is put together from both. So damage of one sector costs
+//! nothing. The second half is written before each sync: after a crash it may end earlier than the first one, and after a
+//! power loss either may. Therefore the log has every record that at least one copy has, and ends where the longer copy
+//! does. No I/O up to [`unite`]; used by `log/recover.rs`.
 
 use crate::combine::combine;
 use crate::engine::files::read_all;

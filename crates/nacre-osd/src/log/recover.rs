@@ -3,8 +3,8 @@
 //! Every opening starts a new log epoch in a new segment. Before the superblock records that epoch, the end of the
 //! previous epoch is made durable and recorded, so that a record that was read once is never missing later. A record
 //! that can be read is not necessarily on the device: after a failed sync the kernel's cache returns bytes that no
-//! later sync writes. Therefore records that nothing proves durable are rewritten in place before the sync. So is a copy
-//! of a record that is damaged (`log/copies.rs`).
+//! later sync writes. Therefore records that are not proven durable are rewritten in place before the sync, and so are
+//! damaged copies of records (`log/copies.rs`).
 
 use crate::engine::files::list;
 use crate::engine::state::State;

@@ -3,8 +3,8 @@
 //! Each segment is summarized by itself, then [`plan`] decides. Segments that were deleted may reappear after a power
 //! loss, with or without their neighbours. The log is therefore the *latest* chain of segments without a gap that
 //! reaches back to the last record that the chain's own list of runs covers. The log ends with its last complete
-//! record; if any record states that a later one had been synced, that is damage. A record is complete if one of the two
-//! copies in its segment is (`log/copies.rs`). No I/O in here; used by `log/recover.rs`.
+//! record; if any record states that records beyond this end had been synced, the log is damaged. A record is complete if
+//! one of its two copies in the segment is (`log/copies.rs`). No I/O in here; used by `log/recover.rs`.
 
 use crate::error::OsdError;
 use crate::log::copies::{Restore, United};

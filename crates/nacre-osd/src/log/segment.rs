@@ -35,7 +35,7 @@ const COPY_BYTES_MAX: usize = 64 << 10;
 pub(crate) enum RecordKind {
     /// Rows of one transaction.
     Change = 1,
-    /// The list of runs (`run_list.rs`).
+    /// The list of runs (`table/run.rs`).
     Runs = 2,
 }
 impl RecordKind {
@@ -565,6 +565,18 @@ mod tests {
         }
     }
 
+    /// Appends record `n`; some are longer than a page.
+    fn append(w: &mut LogWriter, n: u32) {
+        w.begin();
+        w.put(&n.to_be_bytes(), &alloc::vec![n as u8; (n as usize * 37) % 9000]);
+        w.end(RecordKind::Change, u64::from(n));
+    }
+    fn writes(w: &mut LogWriter) -> Vec<StoreOp> {
+        let mut ops = Vec::new();
+        w.take_writes(&mut ops);
+        ops
+    }
+
     #[test]
     fn records_come_back_in_order_over_segments() {
         let mut w = writer();
@@ -583,14 +595,10 @@ mod tests {
                 w.abandon();
             }
             if n % 3 == 0 {
-                let mut ops = Vec::new();
-                w.take_writes(&mut ops);
-                apply(&mut files, &ops);
+                apply(&mut files, &writes(&mut w));
             }
         }
-        let mut ops = Vec::new();
-        w.take_writes(&mut ops);
-        apply(&mut files, &ops);
+        apply(&mut files, &writes(&mut w));
         assert!(files.len() > 3);
         let mut lsn = 10;
         for (number, bytes) in &files {
@@ -624,15 +632,11 @@ mod tests {
         let mut w = writer();
         let mut files = alloc::collections::BTreeMap::new();
         for n in 0..300u32 {
-            w.begin();
-            w.put(&n.to_be_bytes(), &alloc::vec![n as u8; (n as usize * 37) % 9000]);
-            w.end(RecordKind::Change, u64::from(n));
+            append(&mut w, n);
             if n % 5 == 0 {
                 w.flush_copy();
             }
-            let mut ops = Vec::new();
-            w.take_writes(&mut ops);
-            apply(&mut files, &ops);
+            apply(&mut files, &writes(&mut w));
             if n % 5 == 0 {
                 for bytes in files.values() {
                     let (first, second) = bytes.split_at(bytes.len() / 2);
@@ -649,11 +653,8 @@ mod tests {
         let mut files = alloc::collections::BTreeMap::new();
         let mut paged = alloc::collections::BTreeMap::new();
         for n in 0..300u32 {
-            w.begin();
-            w.put(&n.to_be_bytes(), &alloc::vec![n as u8; (n as usize * 37) % 9000]);
-            w.end(RecordKind::Change, u64::from(n));
-            let mut ops = Vec::new();
-            w.take_writes(&mut ops);
+            append(&mut w, n);
+            let ops = writes(&mut w);
             for op in &ops {
                 let StoreOp::Write { file: FileId::Log(number), offset, data } = op else { continue };
                 let end = offset + data.iter().map(|b| b.len() as u64).sum::<u64>();

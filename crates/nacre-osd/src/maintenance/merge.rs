@@ -2,10 +2,9 @@
 //!
 //! Runs form tiers by weight: a run is merged only with newer runs that together weigh at least as much. So each time a
 //! row is rewritten, the run that contains it is at least twice as heavy as before (except in the row's first merge,
-//! which takes all small runs). Therefore merges write each byte O(log n) times, and where no merge is due the weights
-//! at least double from run to run: there are at most [`FAN_IN`] + log2(oldest : newest) runs. A deleted row weighs as
-//! much as the row that it is likely to hide, so that deletions are merged into the oldest run before there are as many
-//! of them as rows in it.
+//! which takes all small runs), and merges write each byte O(log n) times. While no merge is due, each run weighs at
+//! least twice as much as the next newer one: there are at most [`FAN_IN`] + log2(oldest : newest) runs. A deletion weighs
+//! as much as an average row that it hides, so that deletions reach the oldest run before they outnumber its rows.
 //!
 //! Only neighbours are merged, because the newer of two runs wins. Deleted rows and range tombstones are dropped when
 //! the oldest run is part of the merge, and kept otherwise. A run with a damaged block is never merged, and runs on

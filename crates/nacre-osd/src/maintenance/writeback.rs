@@ -5,8 +5,8 @@
 //! later sync finds little to do.
 //!
 //! Invariants: an object is in [`Unstable`] from the apply of a write until a sync that began after it has
-//! succeeded; a failed sync is never repeated (the kernel has dropped the pages): the object is quarantined. A sync that
-//! a caller waits for returns after those that were under way for the object: the device reports an error once.
+//! succeeded; a failed sync is never repeated (the kernel has dropped the pages): the object is quarantined. The device
+//! reports an error only once, so a sync for a caller returns only after the syncs of the object that were under way.
 
 use crate::error::OsdError;
 use crate::object::objects::{Objects, unexpected_result};

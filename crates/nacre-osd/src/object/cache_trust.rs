@@ -1,6 +1,7 @@
 //! The objects that were dropped from the kernel's cache since an unclean start (`refresh.rs` has the reason).
 //!
-//! Bound: the set is emptied when the sync of former bytes and the recovery are over; nothing is added later.
+//! Bound: the set is emptied when the recovery and the sync of bytes from before the start have ended; nothing is added
+//! later.
 
 use alloc::collections::BTreeSet;
 use core::cell::{Cell, RefCell};

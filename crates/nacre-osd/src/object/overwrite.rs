@@ -6,8 +6,8 @@
 //! unclean start a version later than the stable point says that bytes may differ without damage, until
 //! `object/rechecksum.rs` has looked at them; everywhere else a mismatch is damage.
 //!
-//! A version that the log has not made durable yet is no mark, because a crash may bring an older row back. So the
-//! versions that rows are certain to have are remembered: those of durable marks, and of the first row of a region.
+//! A version that is not durable in the log yet is no mark, because a crash may bring an older row back. So this file
+//! remembers the versions that survive any crash: those of durable marks, and of the first row of a region.
 //!
 //! Marks are widened: each mark of an object covers twice the regions of the one before, so a sequential or random writer
 //! waits for few commits.

@@ -1,9 +1,9 @@
-//! Which bytes may differ from their checksums after an unclean start, until `object/rechecksum.rs` has looked at them:
-//! those of regions that were changed, or marked for an overwrite, after the last stable point.
+//! The regions whose bytes may differ from their checksums after an unclean start, until `object/rechecksum.rs` has
+//! verified them: those that were changed, or marked for an overwrite, after the last stable point.
 //!
-//! A change in this life gives its region a later version too. That makes no difference for a region that was stable
-//! before: all its bytes are exact. Such regions are remembered, at most [`EXACT_MAX`] of them; further ones count as
-//! unverified.
+//! They are recognized by their version. A change after the start gives its region a late version, too, although all
+//! bytes of a region that was stable before still match. Such regions are remembered, at most [`EXACT_MAX`] of them;
+//! further ones count as unverified.
 
 use alloc::collections::BTreeSet;
 use core::cell::{Cell, RefCell};

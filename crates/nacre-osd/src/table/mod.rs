@@ -1,8 +1,8 @@
 //! Rows of ordered tables: the memtable, sorted runs, and reads over both.
 //!
-//! A lookup begins in `read.rs`: the memtable is searched first, and rows that are not in memory are read from runs
-//! (`run.rs`, each in two copies: `run_copies.rs`; merged by `cursor.rs`). `pages.rs` walks a whole table with bounded memory. `accounts.rs` keeps the usage
-//! per owner.
+//! A lookup begins in `read.rs`: the memtable is searched first, and rows that are not in memory are read from runs.
+//! `run.rs` is the format of a run, `run_copies.rs` reads its two copies, `cursor.rs` reads several runs as one.
+//! `pages.rs` walks a whole table with bounded memory. `accounts.rs` keeps the usage per owner.
 //!
 //! This file assigns the numbers of tables. They are part of the disk format and never change.
 

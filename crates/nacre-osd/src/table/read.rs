@@ -1,8 +1,8 @@
 //! Lookups of rows: in memory, and in runs for rows that are not in memory.
 //!
 //! A read of runs takes time, and other tasks change rows meanwhile. Its result is used only if the key is still not in
-//! memory, no tombstone hides it, and the list of runs has not changed: a later write stays in memory until a new list
-//! of runs contains it. Otherwise the read is repeated.
+//! memory, no tombstone hides it, and the list of runs has not changed; otherwise the read is repeated. (A write that
+//! came meanwhile is seen, because it stays in memory until the list of runs changes.)
 
 use crate::engine::osd::Osd;
 use crate::error::OsdError;

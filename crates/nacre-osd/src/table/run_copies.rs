@@ -1,5 +1,5 @@
-//! The two copies of a run: a part that is damaged in the first one is read from the second, or united from both if both
-//! are damaged at different places, and then written over them.
+//! The two copies of a run. A part that is damaged in the first copy is read from the second; if both are damaged at
+//! different places, it is put together from both. Then the intact bytes are written over the damaged ones.
 
 use crate::combine::combine;
 use crate::error::OsdError;

@@ -1,8 +1,8 @@
 //! When an import pings its target, and when it acknowledges replies without a request.
 //!
-//! A ping is sent when 3/10 of the lease have passed since its last renewal. While requests are under way, a reply must
-//! arrive on this very connection; an idle import sends no ping if the reply to a neighbour (another target of the same
-//! server process) has renewed its lease.
+//! A ping is sent when 3/10 of the lease have passed since its last renewal. Replies to a neighbour (an import of another
+//! target in the same server process) renew the lease of an idle import, too. While requests are under way, only replies
+//! on this very connection count.
 
 use core::time::Duration;
 use nacre_types::{Instant, Xid};

@@ -1,6 +1,6 @@
 //! All clients of a target.
 //!
-//! A tool has an export in memory only, under a generation from [`FIRST_TOOL`] on.
+//! Tools have no rows: their exports are in memory only, with generations from [`FIRST_TOOL`] on.
 
 use crate::clients::export::ClientExport;
 use crate::clients::incompat::Incompat;

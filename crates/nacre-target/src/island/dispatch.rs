@@ -1,6 +1,6 @@
 //! The way of a request: frame, admission, execution.
 //!
-//! Invariants: `Export::admit` decides, nothing here does; every message of a client renews its lease.
+//! Invariants: only `Export::admit` decides whether a request is executed; every message of a client renews its lease.
 
 use crate::clients::export::ClientExport;
 use crate::clients::rows::ExportId;

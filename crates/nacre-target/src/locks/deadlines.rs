@@ -3,7 +3,7 @@
 //! Rules: the deadline is one lease after the revocation. If a client misses the deadline, its lease is no longer
 //! renewed, so that the client is evicted when the lease has run out, whether or not it has acknowledged the callback.
 //! The deadline is extended by work under the lock (a request that names the lock) and by a new connection, but never
-//! beyond [`EXTENSION_LEASES_MAX`] leases. While a client is not connected, only its lease counts.
+//! beyond [`EXTENSION_LEASES_MAX`] leases. A client that is not connected is not judged by the deadline, only by its lease.
 //! Not here: callbacks that are not acknowledged at all (`lease.rs`).
 
 use crate::clients::rows::ExportId;

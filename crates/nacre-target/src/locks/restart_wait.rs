@@ -1,8 +1,8 @@
 //! The wait after a restart for locks that no row restores.
 //!
-//! A client may rely on such a lock of an earlier start until it reports that neither it nor its kernel does; before that it
-//! reports the opens that it has made under such locks. The wait ends at the latest one lease after the start and the end of
-//! its recovery; for a client that does not return it ends with the lease of that client.
+//! A client may use such a lock of an earlier start until it reports that it and its kernel no longer do (after the report
+//! of the opens that it has made under such locks). The wait for a client that does not return ends with the lease of that
+//! client, and any wait at the latest one lease after the start and the end of the recovery.
 //! Changes that may conflict with such a lock wait until then. The features in the rows of clients
 //! ([`Service::VOLATILE_LOCK_FEATURES`](crate::Service::VOLATILE_LOCK_FEATURES)) show which clients may have such locks;
 //! therefore a client is granted one only after its row has the feature.

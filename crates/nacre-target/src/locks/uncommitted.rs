@@ -1,10 +1,10 @@
 //! Acknowledge or commit: no change depends on a change of another client that a single failure could still remove.
 //!
-//! Why: A changes X and the reply is lost; B sees X, makes a change that builds on it and gets a reply; the machine dies.
-//! B replays its change, but X is missing because A resends only after the replay: a change with a reply would be
-//! lost by a single failure. So a change waits while it conflicts with an uncommitted change of another client that is not
-//! known to have the reply. It waits until the earlier change is durable. Reads do not wait: if a change that they saw is
-//! lost, it is executed again by its resend.
+//! Why: client A makes a change X whose reply is lost; client B makes a change that depends on X and gets its reply; the
+//! machine dies. B replays its change, but X is missing because A resends only after the replay: a single failure would
+//! lose an acknowledged change. So a change that conflicts with an uncommitted change of another client, which is not
+//! known to have its reply, waits until the earlier change is durable. Reads do not wait: a lost change that they saw is
+//! executed again by its resend.
 //! Programs on one client need no such wait: replies to one client leave in the order of its changes (`reply_order.rs`).
 //!
 //! This file records which changes are uncommitted and which of them conflict. The services decide what a key is, when

@@ -1,7 +1,7 @@
 //! `--detach`: starts the same command again in a session of its own; the first process prints its output and ends.
 //!
-//! The child writes its banner to a pipe and closes it when it is up; until then its stderr and its terminal's signals
-//! are the parent's, and it ends with the parent.
+//! The child writes its banner to a pipe and closes it when the service is up. Until then it shares stderr and the signals
+//! of the terminal with the parent, and ends with it.
 
 use crate::output;
 use anyhow::{Context as _, Result, bail};

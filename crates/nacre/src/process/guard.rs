@@ -2,8 +2,8 @@
 //! killed.
 //!
 //! Without it, callers may hang for ever: see [`nacre_fuse::open_abort_file`]. The guard is a child of the serving
-//! process and ends with it. It holds nothing but the file that aborts the connection, as its standard output, so it
-//! does no harm after an orderly end either.
+//! process and ends with it. Its only open file, as standard output, is the one that aborts the connection; after an
+//! orderly end it has no effect.
 
 use anyhow::Result;
 use rustix::process::{Pid, Signal};

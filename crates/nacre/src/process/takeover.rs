@@ -2,8 +2,8 @@
 //!
 //! Rules: only the process that the lock file names is ended (pid and start time, by pidfd, so that no other process with
 //! a reused pid is ended). A process of another host or of another pid namespace is not ended, because its end could not be
-//! observed. The store is opened only after the process has ended: then all its writes can be read, and none follows. The
-//! new log epoch is a new file.
+//! observed. The store is opened only after the process has ended, so that all its writes are visible and no further one
+//! can follow. The new log epoch is a new file.
 
 use crate::output;
 use crate::process::pause;

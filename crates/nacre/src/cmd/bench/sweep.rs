@@ -2,9 +2,9 @@
 //!
 //! Only `max_mod_rpcs_in_flight` varies; it is put back at the end. Values above the server's limit are refused by
 //! the mount (it says where to raise it). All limits are measured in each round, so that a noisy machine disturbs
-//! all alike; the ratio is against the first limit. Whether a limit was used is asked of the mount itself
-//! (`rpc_stats`), and so is how many requests an operation takes: a program that looks names up between its changes
-//! cannot fill more slots than its share of changes.
+//! all alike; the ratio is against the first limit. The mount itself reports (`rpc_stats`) whether a limit was reached and
+//! how many requests an operation takes: a program that looks up names between its changes uses its slots only part of
+//! the time.
 
 use super::chart::{self, Line, Panel};
 use super::md_args::MdArgs;

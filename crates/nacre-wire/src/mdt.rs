@@ -18,9 +18,15 @@ codec_struct! {
     /// Grants a FID sequence, durable when the reply is sent.
     pub struct GrantSeq {}
 }
-codec_struct! { pub struct GrantSeqReply { pub seq: Seq } }
+codec_struct! {
+    /// A new sequence: each of its object ids may be used for one create.
+    pub struct GrantSeqReply { pub seq: Seq }
+}
 
-codec_struct! { pub struct Lookup<'a> { pub parent: Fid, pub name: Name<'a> } }
+codec_struct! {
+    /// Looks up a name in a directory.
+    pub struct Lookup<'a> { pub parent: Fid, pub name: Name<'a> }
+}
 codec_struct! {
     /// The inode of a name.
     pub struct LookupReply {
@@ -28,7 +34,10 @@ codec_struct! {
         pub entry: Option<EntryReply>,
     }
 }
-codec_struct! { pub struct Getattr { pub fid: Fid } }
+codec_struct! {
+    /// Attributes and layout of an inode; ESTALE: no such inode.
+    pub struct Getattr { pub fid: Fid }
+}
 codec_struct! {
     /// State of one inode: the reply to lookups, getattr and most changes.
     pub struct EntryReply {
@@ -205,7 +214,10 @@ codec_struct! {
         pub granted: Option<InodeGrant>,
     }
 }
-codec_struct! { pub struct ReaddirReply { pub entries: Vec<DirEntry>, pub eof: bool } }
+codec_struct! {
+    /// A page of a listing; `eof`: no entry follows the last one.
+    pub struct ReaddirReply { pub entries: Vec<DirEntry>, pub eof: bool }
+}
 
 codec_struct! {
     /// The handle and flags of an open.
@@ -253,7 +265,10 @@ codec_struct! {
         pub created: bool,
     }
 }
-codec_struct! { pub struct Open { pub fid: Fid, pub how: OpenHow, pub caller: Caller } }
+codec_struct! {
+    /// Opens an inode by its FID.
+    pub struct Open { pub fid: Fid, pub how: OpenHow, pub caller: Caller }
+}
 codec_struct! {
     /// A writer's knowledge of the file at close.
     #[derive(Copy)]
@@ -373,10 +388,22 @@ codec_struct! {
         pub truncate: bool,
     }
 }
-codec_struct! { pub struct Readlink { pub fid: Fid } }
-codec_struct! { pub struct ReadlinkReply { pub target: Bytes } }
-codec_struct! { pub struct Getxattr<'a> { pub fid: Fid, pub name: &'a [u8] } }
-codec_struct! { pub struct XattrReply { pub value: Bytes } }
+codec_struct! {
+    /// Reads the target of a symbolic link.
+    pub struct Readlink { pub fid: Fid }
+}
+codec_struct! {
+    /// The target as it was stored, without a NUL.
+    pub struct ReadlinkReply { pub target: Bytes }
+}
+codec_struct! {
+    /// Reads an extended attribute; ENODATA if the inode has none of this name.
+    pub struct Getxattr<'a> { pub fid: Fid, pub name: &'a [u8] }
+}
+codec_struct! {
+    /// The whole value; the kernel compares it with the size of the caller's buffer.
+    pub struct XattrReply { pub value: Bytes }
+}
 codec_struct! {
     /// Sets an extended attribute, POSIX ACLs (`system.posix_acl_*`) included.
     pub struct Setxattr<'a> {
@@ -396,15 +423,27 @@ codec_struct! {
         pub time: Timestamp,
     }
 }
-codec_struct! { pub struct Listxattr { pub fid: Fid } }
-codec_struct! { pub struct ListxattrReply { pub names: Vec<Bytes> } }
-codec_struct! { pub struct Removexattr<'a> { pub fid: Fid, pub name: &'a [u8], pub time: Timestamp } }
+codec_struct! {
+    /// Lists the names of the extended attributes of an inode.
+    pub struct Listxattr { pub fid: Fid }
+}
+codec_struct! {
+    /// Names with their namespaces, without NULs.
+    pub struct ListxattrReply { pub names: Vec<Bytes> }
+}
+codec_struct! {
+    /// Removes an extended attribute; ENODATA if the inode has none of this name.
+    pub struct Removexattr<'a> { pub fid: Fid, pub name: &'a [u8], pub time: Timestamp }
+}
 
 codec_enum! {
     /// Family of a file lock; flock(2) and fcntl(2) locks do not see each other.
     pub enum FlockFamily: u8 { Flock = 1, Posix = 2 }
 }
-codec_enum! { pub enum FlockType: u8 { Read = 0, Write = 1, Unlock = 2 } }
+codec_enum! {
+    /// What a lock request asks for: a shared lock, an exclusive lock, or the release of the range.
+    pub enum FlockType: u8 { Read = 0, Write = 1, Unlock = 2 }
+}
 codec_struct! {
     /// A file lock, in bytes, `end` inclusive as the kernel has it.
     #[derive(Copy)]
@@ -428,10 +467,22 @@ codec_struct! {
     /// callback with this cookie follows.
     pub struct Flock { pub fid: Fid, pub lock: FileLock, pub wait: bool, pub cookie: LockCookie }
 }
-codec_enum! { pub enum FlockOutcome: u8 { Granted = 0, Waiting = 1, Conflict = 2, Deadlock = 3 } }
-codec_struct! { pub struct FlockReply { pub outcome: FlockOutcome } }
-codec_struct! { pub struct FlockTest { pub fid: Fid, pub lock: FileLock } }
-codec_struct! { pub struct FlockTestReply { pub conflict: Option<FileLock> } }
+codec_enum! {
+    /// Result of a lock request. `Waiting`: a [`FlockGranted`] follows; `Conflict`: without `wait`; `Deadlock`: EDEADLK.
+    pub enum FlockOutcome: u8 { Granted = 0, Waiting = 1, Conflict = 2, Deadlock = 3 }
+}
+codec_struct! {
+    /// Reply to [`Flock`] and [`FlockCancel`].
+    pub struct FlockReply { pub outcome: FlockOutcome }
+}
+codec_struct! {
+    /// Looks for a lock of another owner that conflicts with `lock` (F_GETLK).
+    pub struct FlockTest { pub fid: Fid, pub lock: FileLock }
+}
+codec_struct! {
+    /// One of the conflicting locks; `None`: the lock could be granted.
+    pub struct FlockTestReply { pub conflict: Option<FileLock> }
+}
 codec_struct! {
     /// Cancels a waiting request (a signal). The reply has its state: the lock may have been granted meanwhile.
     pub struct FlockCancel { pub fid: Fid, pub cookie: LockCookie }
@@ -445,7 +496,10 @@ codec_struct! {
     /// Sets the layout of a file that was never written, or the default layout of a directory.
     pub struct SetLayout { pub fid: Fid, pub template: LayoutTemplate, pub caller: Caller, pub time: Timestamp }
 }
-codec_struct! { pub struct GetLayout { pub fid: Fid } }
+codec_struct! {
+    /// Layout of a file, or template of a directory.
+    pub struct GetLayout { pub fid: Fid }
+}
 codec_struct! {
     /// Layout of an inode.
     pub struct LayoutReply {

@@ -42,7 +42,10 @@ codec_struct! {
         pub refused: String [bounds::SENTENCE],
     }
 }
-codec_struct! { pub struct ListTargets { pub fs: FsName } }
+codec_struct! {
+    /// Asks for the targets of a file system and the permanent parameters.
+    pub struct ListTargets { pub fs: FsName }
+}
 codec_struct! {
     /// One target as clients find it.
     pub struct TargetEntry {

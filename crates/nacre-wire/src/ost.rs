@@ -33,7 +33,10 @@ codec_struct! {
         pub lock: LockCookie,
     }
 }
-codec_struct! { pub struct ReadReply { pub state: ObjectState } }
+codec_struct! {
+    /// The bytes are the bulk; `state` is that of the object under the lock of the read.
+    pub struct ReadReply { pub state: ObjectState }
+}
 codec_struct! {
     /// Writes the frame's bulk. The first write creates the object. Without a lock (cookie 0) the server locks for the
     /// time of the write, and the write has a tag and a reply record.
@@ -52,7 +55,10 @@ codec_struct! {
         pub lock: LockCookie,
     }
 }
-codec_struct! { pub struct WriteReply { pub state: ObjectState } }
+codec_struct! {
+    /// Reply to writes, truncates and allocations: the object after the change.
+    pub struct WriteReply { pub state: ObjectState }
+}
 codec_struct! {
     /// Sets the object's size.
     pub struct Truncate {
@@ -91,7 +97,10 @@ codec_struct! {
         pub lock: LockCookie,
     }
 }
-codec_struct! { pub struct Glimpse { pub object: ObjectId, pub laid: u32 } }
+codec_struct! {
+    /// Asks for size, space and mtime of an object, without a lock.
+    pub struct Glimpse { pub object: ObjectId, pub laid: u32 }
+}
 codec_struct! {
     /// Charges the object to another owner (sent by the MDT after a chown was committed). Idempotent.
     pub struct SetOwner { pub object: ObjectId, pub owner: Owner }
@@ -134,7 +143,10 @@ codec_struct! {
         pub state: ObjectState,
     }
 }
-codec_struct! { pub struct Cancel { pub object: ObjectId, pub cookie: LockCookie } }
+codec_struct! {
+    /// Returns an extent lock, or stops waiting for one. An unknown cookie is no error.
+    pub struct Cancel { pub object: ObjectId, pub cookie: LockCookie }
+}
 codec_struct! {
     /// Room for `objects` more objects, asked by an MDT that runs low. ENOSPC: room for none.
     pub struct Reserve { pub objects: u64 }

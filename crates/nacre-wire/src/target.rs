@@ -128,9 +128,18 @@ codec_struct! {
         pub transno: Transno,
     }
 }
-codec_struct! { pub struct Disconnect {} }
-codec_struct! { pub struct Empty {} }
-codec_struct! { pub struct Ping {} }
+codec_struct! {
+    /// Ends the export: its locks, opens and records are removed.
+    pub struct Disconnect {}
+}
+codec_struct! {
+    /// The reply to requests that return nothing but their status.
+    pub struct Empty {}
+}
+codec_struct! {
+    /// Renews the lease; at the end of a replay, with `REPLAY_DONE`, it reports that end.
+    pub struct Ping {}
+}
 codec_struct! {
     /// Reply to [`Ping`].
     pub struct PingReply {
@@ -163,8 +172,14 @@ codec_struct! {
         pub help: String [bounds::SENTENCE],
     }
 }
-codec_struct! { pub struct ParamList { pub params: Vec<Param> } }
-codec_struct! { pub struct SetParam { pub name: String [bounds::NAME], pub value: String [bounds::VALUE] } }
+codec_struct! {
+    /// The parameters that match.
+    pub struct ParamList { pub params: Vec<Param> }
+}
+codec_struct! {
+    /// Sets every parameter that matches: `*` matches within a dotted part of the name.
+    pub struct SetParam { pub name: String [bounds::NAME], pub value: String [bounds::VALUE] }
+}
 codec_struct! {
     /// Result of `SetParam`: an empty `refused`, or the sentence for the user.
     pub struct SetParamReply { pub matched: u32, pub refused: String [bounds::SENTENCE] }
@@ -193,7 +208,10 @@ codec_struct! {
         pub next: Option<Bytes>,
     }
 }
-codec_struct! { pub struct Statfs {} }
+codec_struct! {
+    /// Asks for the space of the target.
+    pub struct Statfs {}
+}
 codec_struct! {
     /// Space of a target, as its store reports it.
     #[derive(Copy, Default)]

@@ -127,13 +127,7 @@ impl<T> Walks<T> {
 fn ends_a_walk(opcode: u32) -> bool {
     let is_other = matches!(
         opcode,
-        op::OPEN
-            | op::OPENDIR
-            | op::SETATTR
-            | op::SETXATTR
-            | op::LISTXATTR
-            | op::REMOVEXATTR
-            | op::STATFS
+        op::OPEN | op::OPENDIR | op::SETATTR | op::SETXATTR | op::LISTXATTR | op::REMOVEXATTR | op::STATFS
     );
     is_other || op::changes_names(opcode)
 }

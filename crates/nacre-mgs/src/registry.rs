@@ -26,7 +26,8 @@ use nacre_types::{
 use nacre_wire::AddressText;
 use nacre_wire::bounds::{ADDRESS_BYTES_MAX, ADDRESSES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use nacre_wire::mgs::{
-    Admit, AdmitTarget, SetPermanentParam, PermanentParam, RegisterReply, RegisterTarget, TargetEntry, TargetList,
+    Admit, AdmitTarget, PermanentParam, RegisterReply, RegisterTarget, SetPermanentParam, TargetEntry,
+    TargetList,
 };
 use nacre_wire::params::check_permanent;
 use nacre_wire::target::Role;
@@ -235,7 +236,8 @@ impl Registry {
     }
     /// The permanent parameters, by name.
     pub fn permanent(&self) -> Vec<PermanentParam> {
-        let param = |(name, value): (&String, &String)| PermanentParam { name: name.clone(), value: value.clone() };
+        let param =
+            |(name, value): (&String, &String)| PermanentParam { name: name.clone(), value: value.clone() };
         self.params.iter().map(param).collect()
     }
 

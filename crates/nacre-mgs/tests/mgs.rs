@@ -9,7 +9,7 @@ use nacre_node::{Origin, RpcError};
 use nacre_sim::{NodeId, World};
 use nacre_types::{ClientUuid, Errno, FsName, Identity, TargetKind, Transno};
 use nacre_wire::mgs::{
-    Admit, AdmitTarget, SetPermanentParam, ListTargets, RegisterReply, RegisterTarget, TargetList,
+    Admit, AdmitTarget, ListTargets, RegisterReply, RegisterTarget, SetPermanentParam, TargetList,
 };
 use nacre_wire::target::{GetParams, Role, SetParam};
 
@@ -187,7 +187,8 @@ fn only_the_administrator_keeps_parameters_and_admits_targets() {
         let from = add_client(&mut w, "MGS", uuid, Role::Tool);
         w.set_origin(from, origin);
         let (kept, admitted) = jobs.run(&mut w, from, async |a| {
-            let param = SetPermanentParam { name: "mdc.*.max_rpcs_in_flight".into(), value: Some("16".into()) };
+            let param =
+                SetPermanentParam { name: "mdc.*.max_rpcs_in_flight".into(), value: Some("16".into()) };
             let kind = TargetKind::Ost;
             let other = AdmitTarget { fs: demo(), kind, index: 0, admit: Admit::Rollback, revoke: false };
             (a.peer.call(&param).await.map(drop), a.peer.call(&other).await.map(|reply| reply.refused))

@@ -206,7 +206,11 @@ impl Script {
             process: self.process.0,
             ended: self.process.1,
             local: self.local,
-            executed: self.executed.iter().map(|&(xid, at)| ExecutedChange { xid: Xid(xid), transno: Transno(at) }).collect(),
+            executed: self
+                .executed
+                .iter()
+                .map(|&(xid, at)| ExecutedChange { xid: Xid(xid), transno: Transno(at) })
+                .collect(),
             ..ConnectReply::default()
         };
         let mut h = self.header(Kind::Reply, self.connect_xid.0);

@@ -2,10 +2,10 @@
 
 use crate::lease_table::LeaseTable;
 use crate::mount::{Jobs, MountIsland};
-use crate::net::Noise;
 use crate::offline::{self, osd_config};
 use crate::plan::Plan;
 use crate::run::{SECOND, STUCK_NS};
+use crate::world::net::Noise;
 use crate::world::{NodeId, World};
 use nacre_client::MountConfig;
 use nacre_mdt::Mdt;

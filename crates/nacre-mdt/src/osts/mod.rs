@@ -406,7 +406,8 @@ impl Osts {
         };
         let value_of = |param: OspParam| {
             let row = param.row();
-            let value = self.core.permanent_value(&row.name(&osp_prefix(&self.core, index), ""), permanent)?;
+            let value =
+                self.core.permanent_value(&row.name(&osp_prefix(&self.core, index), ""), permanent)?;
             row.parse(&value).ok()
         };
         let megabytes = |param: OspParam| value_of(param)?.number();

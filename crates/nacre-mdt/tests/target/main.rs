@@ -386,7 +386,10 @@ fn an_ost_that_comes_later_is_as_the_administrator_wants_all_of_them_for_good() 
     let active = |c: &mut Cluster| c.run(0, |c| async move { param(&c, "osp.*.active").await });
     c.run(0, |c| async move {
         c.make(Fid::ROOT, b"f", REG).await.unwrap();
-        c.mgs.call(&SetPermanentParam { name: "osp.*.active".into(), value: Some("0".into()) }).await.unwrap();
+        c.mgs
+            .call(&SetPermanentParam { name: "osp.*.active".into(), value: Some("0".into()) })
+            .await
+            .unwrap();
     });
     c.run_ms(5000);
     assert_eq!(active(&mut c), "0");

@@ -23,7 +23,9 @@ use nacre_types::{
     ClientUuid, Codec as _, Errno, FsName, Instant, ProtocolOutcome, Remembered, TargetKind, TargetName,
 };
 use nacre_wire::Opcode;
-use nacre_wire::mgs::{AdmitReply, AdmitTarget, SetPermanentParam, ListTargets, RegisterReply, RegisterTarget};
+use nacre_wire::mgs::{
+    AdmitReply, AdmitTarget, ListTargets, RegisterReply, RegisterTarget, SetPermanentParam,
+};
 use nacre_wire::params::BoundParam;
 use nacre_wire::target::{Empty, Role, StatfsReply};
 

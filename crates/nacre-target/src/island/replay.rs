@@ -155,7 +155,8 @@ impl<S: Service> Inner<S> {
         service.clone().recovered();
         let absent: Vec<ExportId> = {
             let exports = core.clients().exports();
-            let is_absent = |id, e: &ClientExport| e.has_lease() && (!e.is_seen() || abandoned.is_given_up(id));
+            let is_absent =
+                |id, e: &ClientExport| e.has_lease() && (!e.is_seen() || abandoned.is_given_up(id));
             exports.iter().filter(|(id, e)| is_absent(*id, e)).map(|(id, _)| id).collect()
         };
         let evicted = absent.len() + abandoned.failed().len();

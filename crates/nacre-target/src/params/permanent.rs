@@ -27,10 +27,15 @@ impl TargetCore {
     }
 
     /// Applies a list of the MGS, and stores it for the next start.
-    pub(crate) async fn store_permanent<S: Service>(&self, service: &S, list: &[PermanentParam]) -> Result<(), Errno> {
+    pub(crate) async fn store_permanent<S: Service>(
+        &self,
+        service: &S,
+        list: &[PermanentParam],
+    ) -> Result<(), Errno> {
         self.apply_permanent(service, list);
         let params = self.bound_params(service);
-        let is_ours = |stored: &&PermanentParam| params.iter().any(|param| matches(&stored.name, param.name()));
+        let is_ours =
+            |stored: &&PermanentParam| params.iter().any(|param| matches(&stored.name, param.name()));
         let row = Codec::to_vec(&list.iter().filter(is_ours).cloned().collect::<Vec<_>>());
         drop(params);
         let old = self.osd.get(table::TARGET, PERMANENT_KEY).await?;

@@ -166,7 +166,9 @@ mod tests {
             ("lod.*.qos_prio_free", "101%"),
             ("osp.*.reserved_mb_high", "0"),
         ] {
-            let Err(NotPermanent::Value(why)) = check_permanent(name, value) else { panic!("{name}={value}") };
+            let Err(NotPermanent::Value(why)) = check_permanent(name, value) else {
+                panic!("{name}={value}")
+            };
             assert!(why.starts_with(&format!("{name}={value}: ")), "{why}");
         }
     }

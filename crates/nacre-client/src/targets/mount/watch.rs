@@ -18,7 +18,7 @@ use core::time::Duration;
 use nacre_node::PeerConfig;
 use nacre_types::{Errno, Instant, MdtIndex, OstIndex, TargetKind, TargetName};
 use nacre_wire::Opcode;
-use nacre_wire::mgs::{PermanentParam, ListTargets, TargetEntry, TargetList};
+use nacre_wire::mgs::{ListTargets, PermanentParam, TargetEntry, TargetList};
 use nacre_wire::params::{ImportParam, apply_permanent};
 use nacre_wire::target::{GetParams, Role};
 

@@ -140,8 +140,16 @@ fn now(tool: &mut Tool, name: &str) -> Result<String> {
 
 /// Makes the MGS keep or forget parameters, and prints the values that are then in effect on this machine. If one
 /// setting of a command is refused, none is kept.
-pub(super) fn set_permanent(settings: &[String], delete: bool, scope: &ScopeArgs, timeout: TimeoutArgs) -> Result<()> {
-    let settings = settings.iter().map(|text| permanent_setting(text, delete)).collect::<Result<Vec<SetPermanentParam>>>()?;
+pub(super) fn set_permanent(
+    settings: &[String],
+    delete: bool,
+    scope: &ScopeArgs,
+    timeout: TimeoutArgs,
+) -> Result<()> {
+    let settings = settings
+        .iter()
+        .map(|text| permanent_setting(text, delete))
+        .collect::<Result<Vec<SetPermanentParam>>>()?;
     let all = FileSystems::new(registry::entries()?);
     let (chosen, mut mgs) = mgs(&all, scope, timeout)?;
     all.announce(chosen.as_ref());

@@ -6,6 +6,9 @@
 //! exclusive creates, a counter under flock. At the end all mounts must show the models' trees, and the targets must have
 //! no opens, locks or objects left (`rest`).
 
+mod lose_both;
+mod rest;
+
 use crate::cluster::Cluster;
 use crate::common::{self, Common};
 use crate::execute::Session;
@@ -28,22 +31,22 @@ pub(crate) const SLEEP_NS: u64 = 16 * SECOND;
 
 pub(crate) struct Run {
     plan: Plan,
-    pub(crate) cluster: Cluster,
-    pub(crate) tasks: Vec<Task>,
-    pub(crate) common: Option<Common>,
-    pub(crate) faults: Faults,
-    pub(crate) report: Report,
+    cluster: Cluster,
+    tasks: Vec<Task>,
+    common: Option<Common>,
+    faults: Faults,
+    report: Report,
     /// Tasks of each server when nothing happens.
-    pub(crate) usual_tasks: Vec<usize>,
+    usual_tasks: Vec<usize>,
     /// Objects and inodes of each target when there are no files.
-    pub(crate) usual_files: BTreeMap<String, u64>,
+    usual_files: BTreeMap<String, u64>,
     /// Exports of each server when all mounts are there.
-    pub(crate) usual_exports: BTreeMap<String, u64>,
-    pub(crate) mounts_at_start: u64,
+    usual_exports: BTreeMap<String, u64>,
+    mounts_at_start: u64,
     /// A mount that gets nothing to do, and will go once it does nothing by halves.
     going: Option<(usize, Fault)>,
     /// Files of which the MDT may not know that they have objects, see `loss`.
-    pub(crate) files_gone: u64,
+    files_gone: u64,
     next_look_ns: u64,
 }
 

@@ -4,11 +4,13 @@
 //! writes of a visit are executed before its effects leave; store operations that are pending when their island is killed
 //! are never executed. Every choice comes from the seed.
 
+pub mod net;
+
 use crate::clock::Clock;
-use crate::net::{End, Link, LinkId, Noise};
 use nacre_node::store::Store;
 use nacre_node::{ConnId, Ctx, Effect, Event, IoTicket, Logic, Origin, Rng, StoreOp, visit};
 use nacre_types::{Instant, Timestamp};
+use net::{End, Link, LinkId, Noise};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -62,16 +64,16 @@ pub enum DieAt {
 pub type Start = Box<dyn Fn(&Rc<Ctx>) -> Box<dyn Logic>>;
 
 pub(crate) struct Node {
-    pub(crate) name: String,
+    name: String,
     /// The target that replies at its address; its name, unless it is a copy of another one.
     serves: String,
     start: Start,
     store: Option<Arc<dyn Store>>,
     logic: Option<(Box<dyn Logic>, Rc<Ctx>)>,
     /// Counts the starts: events for an earlier start are dropped.
-    pub(crate) life: u64,
-    pub(crate) links: BTreeMap<ConnId, LinkId>,
-    pub(crate) next_inbound: u64,
+    life: u64,
+    links: BTreeMap<ConnId, LinkId>,
+    next_inbound: u64,
     /// Earliest timer event that is queued.
     timer: Option<u64>,
     /// SIGSTOP: what comes waits.
@@ -81,7 +83,7 @@ pub(crate) struct Node {
     /// The next visit that writes the log is its last; it is started again after so many nanoseconds.
     dying: Option<(DieAt, u64)>,
     /// How others see its connections.
-    pub(crate) origin: Origin,
+    origin: Origin,
     /// Its work is done in [`counted_visit`].
     is_counted: bool,
 }
@@ -115,21 +117,21 @@ fn counted_visit(
 
 /// Everything.
 pub struct World {
-    pub(crate) now_ns: u64,
+    now_ns: u64,
     serial: u64,
-    pub(crate) rng: Rng,
+    rng: Rng,
     /// May be changed while the world runs.
     pub faults: Faults,
     queue: BTreeMap<(u64, u64), Action>,
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) links: BTreeMap<LinkId, Link>,
-    pub(crate) next_link: LinkId,
+    nodes: Vec<Node>,
+    links: BTreeMap<LinkId, Link>,
+    next_link: LinkId,
     /// Frames from the first to the second node are held back.
-    pub(crate) blocked: BTreeSet<(NodeId, NodeId)>,
+    blocked: BTreeSet<(NodeId, NodeId)>,
     /// Frames that are held back, in order.
-    pub(crate) held: Vec<(NodeId, NodeId, Action)>,
+    held: Vec<(NodeId, NodeId, Action)>,
     /// Closed before they stood.
-    pub(crate) given_up: BTreeSet<(NodeId, ConnId)>,
+    given_up: BTreeSet<(NodeId, ConnId)>,
     /// When a process last died, started, went on, or was reached again.
     pub last_fault_ns: u64,
     said: VecDeque<(NodeId, Said)>,

@@ -50,7 +50,7 @@ pub trait Ops: 'static {
         let _ = (parent, name);
         Duration::ZERO
     }
-    /// The names that may be valid now, with their directories. `None`: there may be others, of which the kernel is told.
+    /// The names that may be valid now, with their directories. `None`: there may be others, which the kernel must forget.
     fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
         Some(Vec::new())
     }

@@ -87,7 +87,7 @@ impl Process {
         self.may_change()?;
         write(&self.client, handle, at, data).await.map(drop)
     }
-    async fn cut(&self, handle: OpenHandle, fid: Fid, size: u64) -> Result<(), Errno> {
+    async fn truncate(&self, handle: OpenHandle, fid: Fid, size: u64) -> Result<(), Errno> {
         self.may_change()?;
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         self.client.setattr_through(handle, fid, set, caller()).await.map(drop)
@@ -115,7 +115,7 @@ impl Process {
                 self.may_change()?;
                 self.client.unlink(Fid::ROOT, JOURNAL.as_bytes(), false, caller()).await
             }
-            Mode::Truncate => self.cut(handle, fid, 0).await,
+            Mode::Truncate => self.truncate(handle, fid, 0).await,
             Mode::Persist => {
                 self.write(handle, 0, vec![0; 24]).await?;
                 self.sync(handle, fid).await
@@ -129,7 +129,7 @@ impl Process {
             return Ok(false);
         }
         let (count, size) = (word(&header, 8), word(&header, 16));
-        self.cut(self.handle, self.database, size).await?;
+        self.truncate(self.handle, self.database, size).await?;
         for n in 0..count {
             let record = self.read(journal, 512 + n * (PAGE + 8), PAGE + 8).await?;
             if record.len() as u64 != PAGE + 8 {

@@ -75,7 +75,7 @@ fn overwrite(c: &mut Cluster, fid: Fid) -> Result<u32, Errno> {
         written
     })
 }
-fn cut(c: &mut Cluster, fid: Fid) -> Result<(), Errno> {
+fn truncate(c: &mut Cluster, fid: Fid) -> Result<(), Errno> {
     run(c, async move |client| {
         let set = SetAttr { size: Some(1), ..SetAttr::default() };
         client.setattr(fid, set, caller()).await.map(drop)
@@ -162,7 +162,7 @@ fn admit(c: &mut Cluster, kind: TargetKind, index: u32, admit: Admit) -> AdmitRe
 fn nobody_uses_it(c: &mut Cluster, there: Fid, elsewhere: Fid) {
     assert_eq!(read(c, there), Err(Errno::EIO));
     assert_eq!(overwrite(c, there), Err(Errno::EIO));
-    assert_eq!(cut(c, there), Err(Errno::EIO));
+    assert_eq!(truncate(c, there), Err(Errno::EIO));
     assert_eq!(read(c, elsewhere), Ok(b"zero".to_vec()));
     let wanted = run(c, async |client| client.make(args("there", 1)).await.map(drop));
     assert_eq!(wanted, Err(Errno::ENXIO));
@@ -209,7 +209,7 @@ fn a_blank_ost_is_used_by_nobody_until_it_is_admitted() {
         let two = made(&mut c, "two", 1, b"two");
         assert_eq!(read(&mut c, two), Ok(b"two".to_vec()), "seed {seed}");
         assert_eq!(read(&mut c, one), Err(Errno::EIO), "what was there is lost, and no hole: seed {seed}");
-        assert_eq!((overwrite(&mut c, one), cut(&mut c, one)), (Err(Errno::EIO), Err(Errno::EIO)));
+        assert_eq!((overwrite(&mut c, one), truncate(&mut c, one)), (Err(Errno::EIO), Err(Errno::EIO)));
         assert_eq!(read(&mut c, zero), Ok(b"zero".to_vec()));
         let gone = run(&mut c, async |client| client.unlink(Fid::ROOT, b"one", false, caller()).await);
         assert_eq!(gone, Ok(()), "the file can be removed");

@@ -72,7 +72,7 @@ pub trait Service: Sized + 'static {
     fn recovered(self: Rc<Self>) {}
 
     /// An administrator has admitted this target in the place of another one, or as an old copy of itself: this target
-    /// lacks state that others know of the former.
+    /// lacks state that its clients and targets have recorded of the former one.
     fn admitted(self: Rc<Self>) -> impl Future<Output = Result<(), Errno>> {
         async { Ok(()) }
     }

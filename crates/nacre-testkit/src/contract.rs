@@ -21,7 +21,7 @@ macro_rules! store_contract {
             replace_is_whole,
             listing_is_in_order_by_pages,
             many_buffers_are_one_write,
-            summed_writes_pad_keep_and_sum,
+            checksummed_writes_pad_keep_and_checksum,
             bytes_that_were_written_are_there_or_missed,
             kept_bytes_are_verified_and_reads_carry_checksums,
             random_operations_match_a_model,
@@ -223,7 +223,7 @@ pub fn many_buffers_are_one_write(store: &dyn Store) {
 }
 
 /// Checksummed writes pad blocks with zeros, keep their rest and return the sums of the blocks.
-pub fn summed_writes_pad_keep_and_sum(store: &dyn Store) {
+pub fn checksummed_writes_pad_keep_and_checksum(store: &dyn Store) {
     for seed in 0..20 {
         let mut rng = Rng::new(seed);
         let file = blob(seed as u32);

@@ -19,7 +19,7 @@ pub(crate) const VALUE: Bound = Bound::text(VALUE_BYTES_MAX);
 pub(crate) const SENTENCE: Bound = Bound::text(SENTENCE_BYTES_MAX);
 
 /// The beginning of a text that is within `bytes_max`, whole characters only.
-pub fn cut(text: &str, bytes_max: usize) -> &str {
+pub fn truncated(text: &str, bytes_max: usize) -> &str {
     let mut end = text.len().min(bytes_max);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -33,6 +33,6 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_between_characters() {
-        assert_eq!(["", "a", "aé", "é"].map(|t| cut(t, 2)), ["", "a", "a", "é"]);
+        assert_eq!(["", "a", "aé", "é"].map(|t| truncated(t, 2)), ["", "a", "a", "é"]);
     }
 }

@@ -107,7 +107,7 @@ impl Opcode {
         }
     }
     /// Whether a request of the class `Read` must not be executed twice on one connection: a lock that was cancelled would
-    /// be granted once more, and no client would know of it.
+    /// be granted once more, and no client would use or cancel it.
     pub fn runs_once(self) -> bool {
         matches!(self, Self::Enqueue)
     }

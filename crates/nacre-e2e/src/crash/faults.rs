@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-/// How long a client that is not heard keeps its locks.
+/// The lease: a silent client keeps its locks for so long.
 const LEASE: Duration = Duration::from_secs(10);
 /// Until a client is evicted that was just stopped or killed.
 const EVICTED_AFTER: Duration = Duration::from_secs(13);
@@ -205,7 +205,7 @@ impl<'a> Faults<'a> {
                 if time < LEASE {
                     return self.cut(server, time);
                 }
-                // Nobody was heard for a lease: every client is evicted, and what was under way fails.
+                // No message arrived for a lease: every client is evicted, and calls under way fail.
                 (0..MOUNTS).for_each(|mount| self.shared.mount_fault(mount));
                 let done = self.cut(server, time);
                 let back = self.after_eviction();

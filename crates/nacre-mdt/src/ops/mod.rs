@@ -159,7 +159,7 @@ impl<'a> Context<'a> {
 pub(crate) struct Applied {
     /// The body of the reply.
     pub(crate) body: Vec<u8>,
-    /// What the reply record keeps, so that the reply can be reconstructed.
+    /// Stored in the reply record, so that the reply can be reconstructed.
     pub(crate) record: Recorded,
 }
 

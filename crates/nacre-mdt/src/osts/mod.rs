@@ -62,12 +62,12 @@ pub(crate) struct Ost {
     pub(crate) index: OstIndex,
     pub(crate) peer: Rc<Peer>,
     /// Woken when there are rows for this OST, or the service stops.
-    pub(crate) work: WaitList,
-    pub(crate) has_work: Cell<bool>,
+    work: WaitList,
+    has_work: Cell<bool>,
     /// A round is under way whose destroys have no reply yet.
-    pub(crate) in_hand: Cell<bool>,
+    in_hand: Cell<bool>,
     /// Woken when the destroys of a round have replies, or the round has failed.
-    pub(crate) destroyed: WaitList,
+    destroyed: WaitList,
     /// It has executed the destroys that changes up to this one have asked for.
     destroyed_to: Cell<Transno>,
     /// Callers that wait for destroys: rounds request the commits that they wait for.
@@ -103,7 +103,7 @@ pub(crate) struct Osts {
     peers: RefCell<BTreeMap<OstIndex, Rc<Ost>>>,
     /// Woken when space or connections have changed.
     changed: WaitList,
-    pub(crate) stopping: Cell<bool>,
+    stopping: Cell<bool>,
     started: Instant,
     /// The last time at which any OST could take a file (or the start).
     last_usable: Cell<Instant>,
@@ -112,7 +112,7 @@ pub(crate) struct Osts {
     refusal_logged: Cell<Option<Instant>>,
     sizes: SizeQueue,
     registration: RefCell<Option<Rc<Registration>>>,
-    pub(crate) known: KnownOsts,
+    known: KnownOsts,
 }
 
 impl Osts {

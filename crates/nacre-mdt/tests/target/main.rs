@@ -251,7 +251,7 @@ fn the_size_after_two_writers_or_an_unsure_one_comes_from_the_osts() {
         let truncate = Setattr { fid, set, caller: Caller::root(), time: c.now() };
         let reply = c.call(&truncate).await.unwrap();
         assert_eq!(reply.attr.size_state, SizeState::Open);
-        let state = c.cut(&reply, 20).await;
+        let state = c.truncate(&reply, 20).await;
         let report = ReportSize { fid, written: written(&state).unwrap(), truncate: true };
         let attr = c.call(&report).await.unwrap().attr;
         assert_eq!((attr.size, attr.size_state), (20, SizeState::Exact));

@@ -213,7 +213,7 @@ impl Client {
         let data = vec![Bytes::from(vec![1u8; bytes])];
         self.osts[ost].request(&request).bulk(data).send().await.unwrap().body.state
     }
-    pub(crate) async fn cut(&self, entry: &EntryReply, size: u64) -> ObjectState {
+    pub(crate) async fn truncate(&self, entry: &EntryReply, size: u64) -> ObjectState {
         let (ost, object) = object(entry);
         let owner = Owner { uid: entry.attr.uid, gid: entry.attr.gid, projid: 0 };
         let request = CutObject { object, laid: 0, size, owner, mtime: self.now(), lock: LockCookie(0) };

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
 use nacre_types::{Codec, ConnEpoch, Errno, Instant, ProtocolOutcome};
-use nacre_wire::bounds::{NAME_BYTES_MAX, SENTENCE_BYTES_MAX, cut};
+use nacre_wire::bounds::{NAME_BYTES_MAX, SENTENCE_BYTES_MAX, truncated};
 use nacre_wire::target::{Connect, ConnectReply, features};
 use nacre_wire::{Frame, Header, Kind, Opcode, Status};
 
@@ -158,7 +158,7 @@ impl<T> Import<T> {
             client: self.config.client,
             role: self.config.role,
             secret: self.config.secret,
-            name: cut(&self.config.name, NAME_BYTES_MAX).to_owned(),
+            name: truncated(&self.config.name, NAME_BYTES_MAX).to_owned(),
             features: features::ALL,
             max_mod_rpcs: self.config.max_mod_rpcs,
             generation: self.admitted.generation(),
@@ -341,7 +341,7 @@ fn refusal(frame: &Frame) -> String {
             "somebody with this client's secret has connected since"
         }
         Status::Errno(Errno::EACCES) => "the target knows a client of this identity with another secret",
-        _ => cut(core::str::from_utf8(&frame.body).unwrap_or_default(), SENTENCE_BYTES_MAX),
+        _ => truncated(core::str::from_utf8(&frame.body).unwrap_or_default(), SENTENCE_BYTES_MAX),
     };
     let why: String = why.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let error = Errno(frame.header.status.number());

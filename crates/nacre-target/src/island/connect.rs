@@ -19,7 +19,7 @@ use nacre_node::{ConnId, Effect};
 use nacre_osd::{Credits, Pins, table};
 use nacre_rpc::Export;
 use nacre_types::{Codec, ConnEpoch, Errno, Generation, ProtocolOutcome};
-use nacre_wire::bounds::{NAME_BYTES_MAX, SENTENCE_BYTES_MAX, cut};
+use nacre_wire::bounds::{NAME_BYTES_MAX, SENTENCE_BYTES_MAX, truncated};
 use nacre_wire::target::{Connect, ConnectReply, Role, features};
 use nacre_wire::{Frame, Header};
 
@@ -135,7 +135,7 @@ impl<S: Service> Inner<S> {
             lease_ms: core.config.lease_ms,
             generation: id,
             evicted,
-            cause: cut(&cause, SENTENCE_BYTES_MAX).to_string(),
+            cause: truncated(&cause, SENTENCE_BYTES_MAX).to_string(),
             instance: core.instance(),
             server_time: self.ctx().wall(),
             recovery_ms: if id == Generation(0) { core.recovery_ms() } else { 0 },

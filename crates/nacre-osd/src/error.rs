@@ -7,6 +7,7 @@ use nacre_types::{Errno, ObjectId};
 /// An error of the engine or of its store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OsdError {
+    /// Neither the store nor the ballast has room. The caller may wait for freed space, or fail with ENOSPC.
     #[error("no space on the target, {needed_bytes} bytes needed")]
     NoSpace { needed_bytes: u64 },
     /// The device is full, and the target has no file left that could be deleted to make room.
@@ -14,8 +15,10 @@ pub enum OsdError {
         "there is no room to start: the device is full and the target's reserve is used up\nhint: free a few MiB on the file system below this target (not inside the target), then start it again: files can then be removed through a mount"
     )]
     NoRoomToStart,
+    /// A record, row or block is damaged; where there are two copies, both are.
     #[error("checksum mismatch in {what}")]
     Corrupt { what: String },
+    /// Bytes of the object were lost in a failed sync: it returns EIO until it is destroyed.
     #[error("object {0} is quarantined")]
     Quarantined(ObjectId),
     /// Bytes that were written are not on the device any more; other ranges of the object can be used.

@@ -25,11 +25,13 @@ const CALLBACKS_MAX: usize = 16_384;
 /// The decision about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
+    /// The request is new: its handler runs, and then reports the reply to the export.
     Execute,
     /// The request was executed before: the handler reconstructs the reply from this record.
     Reply(ReplyRecord),
     /// Another copy is being executed, or its sender has a newer connection.
     Drop,
+    /// The request breaks a rule of the protocol or a bound; the reply is this error.
     Error(Errno),
 }
 

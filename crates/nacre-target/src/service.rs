@@ -85,6 +85,7 @@ pub trait Service: Sized + 'static {
     fn whereabouts(&self, _target: ClientUuid) -> Option<Whereabouts> {
         None
     }
+    /// Space of the store, and the number of inodes or objects, for `Statfs` requests.
     fn statfs(self: Rc<Self>) -> impl Future<Output = Result<StatfsReply, Errno>>;
     /// Makes data durable that the service stores beside its rows (bytes of objects); the rows are committed afterwards.
     fn sync(self: Rc<Self>) -> impl Future<Output = Result<(), Errno>> {

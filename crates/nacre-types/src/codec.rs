@@ -88,7 +88,9 @@ impl<'a> Reader<'a> {
 
 /// A value with one byte representation. `'a` is the life of borrowed fields.
 pub trait Codec<'a>: Sized {
+    /// Appends the value to what `w` has.
     fn encode(&self, w: &mut Writer);
+    /// Takes a value from the front of `r`, which an error leaves anywhere. Never panics, whatever the bytes.
     fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError>;
 
     /// Encodes into a fresh vector.

@@ -184,8 +184,11 @@ impl Opcode {
 
 /// A request type: its opcode, its class, its reply.
 pub trait Rpc {
+    /// Names the request in the frame header.
     const OPCODE: Opcode;
+    /// Decides about slot, tag, reply record and replay.
     const CLASS: Class;
+    /// Body of a successful reply.
     type Reply: for<'a> Codec<'a> + core::fmt::Debug;
 }
 

@@ -37,15 +37,19 @@ pub enum RowError {
 pub trait Row: for<'a> Codec<'a> {
     /// Version that this build writes and reads.
     const VERSION: u8 = 1;
+    /// Appends version and fields.
     fn encode_row(&self, w: &mut Writer) {
         Self::VERSION.encode(w);
         self.encode(w);
     }
+    /// Version and fields as they are stored.
     fn to_row(&self) -> Vec<u8> {
         let mut w = Writer::new();
         self.encode_row(&mut w);
         w.buf
     }
+    /// Reads a stored row.
+    ///
     /// # Errors
     /// See [`RowError`]; bytes left over are damage.
     fn from_row(bytes: &[u8]) -> Result<Self, RowError> {

@@ -1,8 +1,9 @@
 //! Work in which mounts meet on the same files at the same time. Several workers run on each mount.
 //!
-//! Each worker appends records to one file (each must be there once, whole, a worker's own in order), creates a series of
-//! names exclusively (each has one winner), adds to a counter in a file under a file lock (none may be lost), and fills a
-//! board over several stripes in one write (a read in one request sees one fill, never a mixture).
+//! Each worker appends records to one file (every record must be in the file once and whole, and the records of one worker
+//! in order); creates a series of names exclusively (each name has one winner); adds to a counter in a file under a file
+//! lock (no addition may be lost); and fills a board over several stripes in one write (a read in one request sees one
+//! fill, never a mixture).
 
 use crate::execute::{read_all, resolve, write_handle};
 use crate::mount::{JobId, Jobs};

@@ -5,8 +5,8 @@
 //! that has the export (the *holder*) may be alive, another one (its *rival*) is not admitted:
 //! - the holder is alive if a message of it arrives after the rival's connect, or if it replies at its registered addresses:
 //!   the rival is refused for good and ends (`registration.rs`);
-//! - it has ended if its connection is closed and no process, or another one, serves the target at each of these addresses:
-//!   the rival replaces it at once. So a target that was killed is registered again without a wait;
+//! - the holder has ended if its connection is closed and each of these addresses is served by no process, or by one that
+//!   is not the holder: the rival replaces it at once. So a target that was killed is registered again without a wait;
 //! - otherwise (it was stopped, or the network is cut) the rival waits until the lease of the export has run out.
 //!
 //! Clients are not compared: their uuid is new at each start. The MGS knows the addresses. An OST does not know those

@@ -1,9 +1,10 @@
 //! Faults of real processes while programs work on two mounts: nothing acknowledged is lost, nothing happens twice.
 //!
 //! MGS, MDT and two OSTs are processes on hosts of their own, some behind a proxy that delays, drops, doubles and
-//! reorders frames. One fault at a time: kill -9 and restart, SIGSTOP, a cut link, of servers and of mounts. An error
-//! that a *server's* fault causes is a violation: its callers wait. When a *mount* is killed or evicted, only the calls
-//! that were under way may fail. At the end everything is compared through the other mount, stopped and checked.
+//! reorders frames. Servers and mounts get one fault at a time: kill -9 and restart, SIGSTOP, a cut link. While a *server*
+//! is away, calls must wait: an error is a violation. When a *mount* is killed or evicted, only the calls that were under
+//! way may fail. At the end all files are compared through the other mount, then all processes are stopped and the
+//! stores verified.
 
 pub(crate) mod cluster;
 mod common;

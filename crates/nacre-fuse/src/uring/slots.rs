@@ -3,8 +3,8 @@
 //!
 //! Invariants: a slot belongs to the kernel from the moment its command is put into the ring until the command's
 //! completion has been seen, and this process does not access its memory meanwhile (asserted); its address never
-//! changes. Memory that the kernel may still write to is never freed: it is left behind when a ring ends with commands
-//! under way. Untouched memory costs address space only.
+//! changes. Memory that the kernel may still write to is never freed: if a ring ends with commands under way, their memory
+//! is leaked on purpose. Untouched memory costs address space only.
 
 use crate::device::MAX_WRITE_BYTES;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};

@@ -1,4 +1,5 @@
-//! Close: ends an open. A writer reports the size, a reader the access time, also that of opens that the MDT does not know.
+//! Close: ends an open. A writer reports the size, a reader the access time. A close can also report only the access time,
+//! for an open that was never reported to the MDT.
 
 use crate::ops::opening::{CloseReport, accessed, end_open};
 use crate::ops::size::check_written;

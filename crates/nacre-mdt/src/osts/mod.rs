@@ -112,7 +112,7 @@ pub(crate) struct Osts {
     refusal_logged: Cell<Option<Instant>>,
     sizes: SizeQueue,
     registration: RefCell<Option<Rc<Registration>>>,
-    known: KnownOsts,
+    pub(crate) known: KnownOsts,
 }
 
 impl Osts {

@@ -1,7 +1,7 @@
 //! `cargo xtask sweep`: how far the changes of one mount scale with its slots when the servers are a round trip away.
 //!
 //! Sets everything up: servers in a process of their own (stores in memory), a proxy that delays every frame, a
-//! mount, `nacre bench md --sweep` on it, and judges the ratios at 7 slots against the published ones.
+//! mount, `nacre bench md --sweep` on it, and compares the ratios at 7 slots with the published ones (docs/measurements.md).
 
 use crate::shell::{output, run as sh};
 use crate::system::binary;

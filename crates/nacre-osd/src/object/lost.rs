@@ -2,8 +2,8 @@
 //!
 //! A blob is written up to the end of its last written block, and its length is known ([`ObjectRow::written_to`]). So a
 //! written block beyond the end of its file is lost. Lost bytes are never read as zeros: reads of them fail, and so do
-//! changes that need the old bytes. Before a write extends the file again, which would put a hole in their place, the
-//! block is marked in its row; the mark is removed when the block is overwritten as a whole or truncated.
+//! changes that need the old bytes. A write that extends the file again would put a hole in their place. Therefore the
+//! block is first marked in its row; the mark is removed when the block is overwritten as a whole or truncated.
 //!
 //! After the loss of a machine, bytes of writes that were not stable may be missing without damage: regions that were
 //! changed after the last stable write are handled by `object/rechecksum.rs` until it has verified them.

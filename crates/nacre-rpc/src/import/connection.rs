@@ -1,8 +1,8 @@
 //! The connection of an import: opening, the connect handshake, silence, timers, the end.
 //!
 //! Invariants: events of any other epoch than the current one do nothing; a connection on which no frame has arrived for
-//! 7/10 of the lease is closed, and pings (`keepalive`) make a living target send one earlier. Deadlines are times of the
-//! caller.
+//! 7/10 of the lease is closed (a living target sends one earlier, because it replies to the pings of `keepalive`). All
+//! deadlines are on the clock of the caller, which passes the present time with each event.
 
 use super::Import;
 use super::keepalive::Load;

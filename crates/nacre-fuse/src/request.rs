@@ -114,7 +114,7 @@ impl FuseRequest {
         let one = |_| Some((args.take().ok()?, args.take().ok()?));
         (0..count & u64::from(u32::MAX)).map_while(one).collect()
     }
-    /// The number by which the kernel matches the reply. It is used again once the reply was read.
+    /// The number by which the kernel matches the reply, and by which INTERRUPT names the request.
     pub fn unique(&self) -> u64 {
         self.header.unique
     }

@@ -162,7 +162,7 @@ impl<T> Outbox<T> {
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
-    /// Bytes of the items that wait, as given when they were pushed.
+    /// Sum of the costs of the items that wait, each as given to [`Self::push`].
     pub fn queued_bytes(&self) -> usize {
         self.bytes
     }

@@ -211,7 +211,7 @@ pub struct StoreSpace {
     pub bytes_total: u64,
     /// Free, with the part that is reserved for root.
     pub bytes_free: u64,
-    /// Free for this process.
+    /// Free without the part that is reserved for root.
     pub bytes_avail: u64,
     /// Inodes that can still be created; `None` if the file system allocates them from free space.
     pub files_free: Option<u64>,

@@ -308,7 +308,7 @@ impl Export {
     pub fn last_xid(&self) -> Xid {
         self.last_xid
     }
-    /// The latest change of this client; its record is never released.
+    /// The latest change of this client; its record is kept until there is a newer one.
     pub fn last_transno(&self) -> Transno {
         self.last_transno
     }

@@ -267,7 +267,7 @@ impl Node {
     pub fn island(&self, name: &str) -> Option<IslandRef> {
         self.0.islands.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
-    /// The living islands, by name.
+    /// All living islands.
     pub fn islands(&self) -> Vec<IslandRef> {
         self.0.islands.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }

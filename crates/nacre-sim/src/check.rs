@@ -13,7 +13,7 @@ pub struct Seen {
     pub stat: Stat,
     /// Content of a file, target of a link.
     pub bytes: Vec<u8>,
-    /// Extended attributes by name, those with names of the user's namespace.
+    /// Extended attributes by full name; only files and directories have any.
     pub xattrs: BTreeMap<String, Vec<u8>>,
 }
 

@@ -50,7 +50,7 @@ impl<L: Logic> Drive<L> {
     pub fn ended(&self) -> Option<&str> {
         self.ended.as_deref()
     }
-    /// Time of the drive; it moves only when a test moves it.
+    /// Time of the drive. It jumps to the next deadline when nothing can run.
     pub fn now(&self) -> Instant {
         self.now
     }

@@ -111,7 +111,7 @@ codec_struct! {
         pub links: Vec<ParentLink>,
         /// Rows of [`crate::rows::table::LINK`].
         pub links_beyond: u32,
-        /// In no order; large values are rows of their own.
+        /// All names; large values are rows of their own.
         pub xattrs: Vec<Xattr>,
     }
 }

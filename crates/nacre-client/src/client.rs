@@ -47,7 +47,7 @@ impl Client {
             read_only: Cell::new(config.read_only),
             atime: Cell::new(config.atime),
             config,
-            files: Rc::default(),
+            files: Rc::new(Files::new(ctx)),
             lost: LostHandles::default(),
             locks: ExtentLocks::default(),
             stats: Stats::new(ctx),

@@ -11,6 +11,7 @@ use crate::data::long_append::AppendLocks;
 use crate::data::stripes::{self, Laid, ObjectRange};
 use crate::files::table::Open;
 use crate::locks::extents::GrantedExtent;
+use crate::locks::under_lease::Change;
 use crate::targets::target::Target;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -227,6 +228,6 @@ impl Client {
         file.note_uncertain(part.range.stripe);
         let (owner, lock) = (file.owner(), held.cookie());
         let request = Truncate { object, laid, size: part.before, owner, mtime, lock };
-        self.change_object(ost, Some(open), held.cookie(), &request, Vec::new()).await.map(drop)
+        self.change_object(ost, Change::through(open), held.cookie(), &request, Vec::new()).await.map(drop)
     }
 }

@@ -15,6 +15,7 @@ use crate::files::ranges::Share;
 use crate::files::state::FileState;
 use crate::files::table::Open;
 use crate::locks::extents::GrantedExtent;
+use crate::locks::under_lease::Change;
 use crate::targets::bulk_rpcs::Bulk;
 use crate::targets::target::Target;
 use alloc::rc::Rc;
@@ -35,7 +36,7 @@ pub(crate) const NO_LOCK: LockCookie = LockCookie(0);
 /// Largest file: offsets are signed in the kernel.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Tries of an operation whose locks are lost with their OST's process.
-const TRIES: u32 = 5;
+pub(crate) const TRIES: u32 = 5;
 
 /// The bytes read from one object, and its state.
 type FromObject = (Vec<Bytes>, ObjectState);
@@ -315,7 +316,7 @@ impl Client {
                 Write { object, laid, offset: range.offset + done, owner: file.owner(), mtime, lock };
             let bulk = stripes::split_front(&mut buffers, len as usize);
             let _in_flight = ost.bulk().begin(Bulk::Write, request.offset, len);
-            match self.change_object(ost, Some(open), lock, &request, bulk).await {
+            match self.change_object(ost, Change::through(open), lock, &request, bulk).await {
                 Ok(reply) => file.note_written(range.stripe, reply.state),
                 Err(e) => {
                     file.note_uncertain(range.stripe);
@@ -367,7 +368,7 @@ impl Client {
             }
             let replies = join_all(requests.iter().map(|(ost, request)| async move {
                 let _room = if request.lock == NO_LOCK { Some(ost.unlocked_write().await) } else { None };
-                self.change_object(ost, Some(open), request.lock, request, Vec::new()).await
+                self.change_object(ost, Change::through(open), request.lock, request, Vec::new()).await
             }));
             let replies = replies.await;
             let mut outcome = Ok(());

@@ -14,6 +14,7 @@ use nacre_wire::mdt::{Close, Open as OpenRequest, OpenHow};
 impl Client {
     /// An MDT has forgotten this client. Handles of its files with locks are lost, the others are opened again by FID.
     pub(crate) fn evicted_by_mdt(&self, mdt: &Rc<Mdt>) {
+        mdt.note_eviction();
         let mut opens = self.files.all();
         opens.retain(|open| open.file.fid.mdt() == mdt.index());
         tracing::warn!(
@@ -36,6 +37,7 @@ impl Client {
                 continue;
             }
             let (client, mdt) = (self.me(), mdt.clone());
+            self.files.begin_reopen(&open);
             self.ctx.spawn(async move {
                 let how = OpenHow { handle: open.handle, flags: open.flags() };
                 let request = OpenRequest { fid: open.file.fid, how, caller: Caller::root() };
@@ -48,6 +50,7 @@ impl Client {
                         Close { fid: open.file.fid, handle: open.handle, dirty: false, written: None, atime: None };
                     let _ = mdt.send_or_queue_close(close).await; // an error means that it is closed
                 }
+                client.files.end_reopen(&open);
             });
         }
     }

@@ -9,6 +9,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
+use nacre_node::{Ctx, WaitList};
 use nacre_types::{Attr, Errno, Fid, OpenHandle};
 use nacre_wire::mdt::{FlockFamily, open_flags};
 
@@ -51,14 +52,16 @@ pub(crate) struct Open {
     noatime: bool,
     /// The MDT has forgotten it (eviction): every use fails with EIO.
     stale: Cell<bool>,
+    /// Requests under way that open it again, because the MDT has forgotten it.
+    reopening: Cell<u32>,
     at_mdt: Cell<AtMdt>,
     /// Lock owners that took locks through this handle: nothing but the release tells that an OFD lock is over.
     lock_owners: RefCell<BTreeSet<(FlockFamily, u64)>>,
 }
 impl Open {
     pub(crate) fn new(handle: OpenHandle, file: FileRef, flags: u32, noatime: bool) -> Self {
-        let (stale, at_mdt) = (Cell::new(false), Cell::new(AtMdt::Known));
-        Self { handle, file, flags, noatime, stale, at_mdt, lock_owners: RefCell::default() }
+        let (stale, reopening, at_mdt) = (Cell::new(false), Cell::new(0), Cell::new(AtMdt::Known));
+        Self { handle, file, flags, noatime, stale, reopening, at_mdt, lock_owners: RefCell::default() }
     }
     pub(crate) fn at_mdt(&self) -> AtMdt {
         self.at_mdt.get()
@@ -76,6 +79,10 @@ impl Open {
     /// Every use of the handle fails with EIO from now on.
     pub(crate) fn set_stale(&self) {
         self.stale.set(true);
+    }
+    /// Whether the MDT does not know it since an eviction.
+    pub(crate) fn is_reopening(&self) -> bool {
+        self.reopening.get() > 0
     }
     pub(crate) fn usable(&self) -> Result<(), Errno> {
         if self.stale.get() { Err(Errno::EIO) } else { Ok(()) }
@@ -109,12 +116,28 @@ impl Open {
 }
 
 /// Open handles and the files in use.
-#[derive(Default)]
 pub(crate) struct Files {
     by_fid: RefCell<BTreeMap<Fid, Rc<FileState>>>,
     handles: RefCell<BTreeMap<OpenHandle, Rc<Open>>>,
+    /// Woken when a handle was opened again after an eviction.
+    reopened: WaitList,
 }
 impl Files {
+    pub(crate) fn new(ctx: &Ctx) -> Self {
+        Self { by_fid: RefCell::default(), handles: RefCell::default(), reopened: ctx.wait_list() }
+    }
+    /// An eviction was noticed: the handle is opened again.
+    pub(crate) fn begin_reopen(&self, open: &Open) {
+        open.reopening.set(open.reopening.get() + 1);
+    }
+    pub(crate) fn end_reopen(&self, open: &Open) {
+        open.reopening.set(open.reopening.get().saturating_sub(1));
+        self.reopened.wake_all();
+    }
+    /// Waits until some handle was opened again.
+    pub(crate) async fn reopened(&self) {
+        self.reopened.wait().await;
+    }
     /// The state of a file, created if the file is not in use yet.
     pub(crate) fn of(self: &Rc<Self>, fid: Fid) -> FileRef {
         let state =

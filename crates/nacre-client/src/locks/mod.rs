@@ -8,4 +8,4 @@ pub(crate) mod extents;
 pub(crate) mod file_flocks;
 mod flocks;
 pub(crate) mod pending;
-mod under_lease;
+pub(crate) mod under_lease;

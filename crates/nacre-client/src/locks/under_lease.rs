@@ -1,21 +1,28 @@
-//! Operations under file locks begin and end within the MDT's lease: after the lease another client may have the locks,
-//! and the OSTs do not know file locks.
+//! Changes of objects, and operations under file locks, within the MDT's lease: after the lease another client may have
+//! the file locks, and the MDT lets others cache the bytes of the file, because it has closed this mount's handles. The
+//! OSTs know nothing of either.
 //!
 //! Invariants: operations on a handle whose locks an eviction released fail with EIO. An operation on a file with locks
-//! begins and ends within the lease. Each change of an object carries the deadline until which the OST may begin it, so
-//! that a change that was delayed in the network, or by a stopped OST, is not applied after the locks were granted to
-//! another client.
+//! begins and ends within the lease. Every change of an object begins while the MDT has the handle open, or waits for
+//! the report of the truncate. It carries the deadline until which the OST may begin it, so that a change that was
+//! delayed in the network, or by a stopped OST, is not applied after the locks were granted to another client, or the
+//! bytes were cached by one. On a network so slow that a change is rejected as late, one that is not under file locks
+//! gets more time (`nacre-rpc/src/import/deadlines.rs`): it succeeds, and may come late if this mount is cut off from
+//! the MDT at that very moment.
 
 use crate::client::Client;
 use crate::data::io::NO_LOCK;
 use crate::files::table::Open;
+use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
 use nacre_node::join_all;
-use nacre_types::{Codec, Errno, Instant, LockCookie, OpenHandle, OstIndex, ProtocolOutcome, TargetName};
+use nacre_types::{
+    Codec, Errno, Fid, Instant, LockCookie, OpenHandle, OstIndex, ProtocolOutcome, TargetName,
+};
 use nacre_wire::Rpc;
 use nacre_wire::mdt::{Getattr, Reclaim, ReclaimReply};
 
@@ -23,6 +30,37 @@ use nacre_wire::mdt::{Getattr, Reclaim, ReclaimReply};
 const RECLAIMS_MAX: u32 = 3;
 /// How long the MDT may take to have space freed.
 const RECLAIM_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What allows a change of an object.
+#[derive(Clone, Copy)]
+pub(crate) struct Change<'a> {
+    fid: Fid,
+    open: Option<&'a Open>,
+    /// Evictions by the MDT before it was told of the truncate.
+    announced: Option<u64>,
+}
+impl<'a> Change<'a> {
+    /// A handle.
+    pub(crate) fn through(open: &'a Open) -> Self {
+        Self { fid: open.file.fid, open: Some(open), announced: None }
+    }
+    /// A truncate of which the MDT was told when this mount had been evicted so often. The change fails with
+    /// [`ProtocolOutcome::DeadlinePassed`] after another eviction.
+    pub(crate) fn announced(fid: Fid, open: Option<&'a Open>, evictions: u64) -> Self {
+        Self { fid, open, announced: Some(evictions) }
+    }
+    fn is_under_flock(&self) -> bool {
+        self.open.is_some_and(|open| open.file.flocks().covers(open.handle))
+    }
+}
+
+/// Any reply renews the lease, or reports the eviction first. EIO: the eviction has ended this very request.
+async fn renew_lease(mdt: &Mdt, fid: Fid) -> Result<(), Errno> {
+    match mdt.call(&Getattr { fid }).await {
+        Ok(_) | Err(Errno::ESTALE) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
 
 impl Client {
     /// A usable handle for reading or writing.
@@ -50,10 +88,27 @@ impl Client {
             if mdt.peer.lease_ok() {
                 return Ok(mdt.peer.granted_until());
             }
-            // Any reply renews the lease, or reports the eviction first. EIO: the eviction has ended this very request.
-            match mdt.call(&Getattr { fid: open.file.fid }).await {
-                Ok(_) | Err(Errno::ESTALE) => {}
-                Err(error) => return Err(error),
+            renew_lease(&mdt, open.file.fid).await?;
+        }
+    }
+
+    /// Waits until the lease of the MDT covers a change, and the MDT knows the handle again after an eviction; returns the
+    /// time until which it does not let others cache the bytes.
+    async fn change_deadline(&self, change: &Change<'_>) -> Result<Option<Instant>, Errno> {
+        loop {
+            if let Some(open) = change.open {
+                open.usable()?;
+            }
+            let mdt = self.mdt_of(change.fid).await?;
+            if change.announced.is_some_and(|evictions| evictions != mdt.evictions()) {
+                return Err(ProtocolOutcome::DeadlinePassed.into());
+            }
+            if !mdt.peer.lease_ok() {
+                renew_lease(&mdt, change.fid).await?;
+            } else if change.open.is_some_and(Open::is_reopening) {
+                self.files.reopened().await;
+            } else {
+                return Ok(mdt.peer.granted_until());
             }
         }
     }
@@ -63,7 +118,7 @@ impl Client {
     pub(crate) async fn change_object<'a, R: Rpc + Codec<'a>>(
         &self,
         ost: &Target,
-        open: Option<&Open>,
+        change: Change<'_>,
         lock: LockCookie,
         request: &R,
         bulk: Vec<Bytes>,
@@ -71,10 +126,8 @@ impl Client {
         let mut turn = None;
         let mut reclaims = 0;
         loop {
-            let deadline = match open {
-                Some(open) => self.flock_deadline(open).await?,
-                None => None,
-            };
+            let until = self.change_deadline(&change).await?;
+            let deadline = until.filter(|_| turn.is_none() || change.is_under_flock());
             let call = ost.request(request).bulk(bulk.clone()).deadline(deadline);
             match ost.send(call).await.map(|reply| reply.body) {
                 Err(e) if e.is(ProtocolOutcome::DeadlinePassed) => {

@@ -8,17 +8,22 @@
 use crate::api::ResolvedInode;
 use crate::cache::in_flight::Touches;
 use crate::client::Client;
+use crate::data::io::TRIES;
 use crate::data::stripes::{self, Laid};
 use crate::files::open::is_regular;
 use crate::files::ranges::Share;
 use crate::files::state::{FileState, OwnChanges};
 use crate::files::table::Open;
 use crate::locks::extents::GrantedExtent;
+use crate::locks::under_lease::Change;
+use crate::targets::mdt::Mdt;
 use alloc::boxed::Box;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 use nacre_node::join_all;
 use nacre_types::{
-    Caller, Component, Errno, Extent, Fid, ObjectId, OpenHandle, OstIndex, SetAttr, SizeState, Timestamp,
+    Caller, Component, Errno, Extent, Fid, ObjectId, OpenHandle, OstIndex, ProtocolOutcome, SetAttr,
+    SizeState, Timestamp,
 };
 use nacre_wire::mdt::{EntryReply, Getattr, ReportSize, Setattr, Written};
 use nacre_wire::ost::{Glimpse, LockMode, ObjectState, Truncate};
@@ -224,16 +229,15 @@ impl Client {
         let only_size = SetAttr { size: set.size, ..SetAttr::default() };
         let again = Setattr { fid, set: only_size, caller: caller.clone(), time: mtime };
         let mdt = self.mdt_of(fid).await?;
+        let evictions = mdt.evictions();
         let reply = mdt.change_inode(Touches::inode(fid), &Setattr { fid, set, caller, time: mtime }).await?;
         file.learn(&reply);
         if !is_regular(&reply.attr) {
             return Err(Errno::EINVAL);
         }
         let component = file.component()?;
-        let (states, locks) = match self
-            .retry_lost_locks(|_| self.truncate_objects(&file, open, &component, size, mtime))
-            .await
-        {
+        let cut = self.truncate_announced((&mdt, evictions), &file, open, (size, mtime), &again);
+        let (states, locks) = match cut.await {
             Ok(done) => done,
             Err(e) => {
                 self.report_truth(&file, &component, &again).await;
@@ -257,6 +261,31 @@ impl Client {
         drop(locks);
         file.learn(&reply);
         Ok(ResolvedInode::with(&reply, stripes::resolve(&component, &states)))
+    }
+
+    /// Truncates the objects of a file, of which the MDT was told when it had evicted this mount so often. It is told
+    /// again after another eviction: until then other clients may cache the bytes.
+    async fn truncate_announced(
+        &self,
+        (mdt, mut evictions): (&Rc<Mdt>, u64),
+        file: &FileState,
+        open: Option<&Open>,
+        (size, mtime): (u64, Timestamp),
+        again: &Setattr,
+    ) -> Result<(Vec<ObjectState>, Vec<GrantedExtent>), Errno> {
+        let component = file.component()?;
+        for _ in 1..TRIES {
+            let change = Change::announced(file.fid, open, evictions);
+            let cut = || self.truncate_objects(change, file, &component, size, mtime);
+            match self.retry_lost_locks(|_| cut()).await {
+                Err(e) if e.is(ProtocolOutcome::DeadlinePassed) => {
+                    evictions = mdt.evictions();
+                    mdt.change_inode(Touches::inode(file.fid), again).await?;
+                }
+                done => return done,
+            }
+        }
+        Err(Errno::EIO)
     }
 
     /// Reports the present sizes of the objects: the MDT waits for a report, or has evicted this mount and asked the
@@ -294,8 +323,8 @@ impl Client {
     /// Truncates or extends every object. Returns their states, and the locks under which it was done.
     async fn truncate_objects(
         &self,
+        change: Change<'_>,
         file: &FileState,
-        open: Option<&Open>,
         component: &Component,
         size: u64,
         mtime: Timestamp,
@@ -322,7 +351,7 @@ impl Client {
                 lock: held.cookie(),
             };
             async move {
-                self.change_object(ost, open, held.cookie(), &request, Vec::new())
+                self.change_object(ost, change, held.cookie(), &request, Vec::new())
                     .await
                     .map(|reply| reply.state)
             }

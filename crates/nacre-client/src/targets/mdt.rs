@@ -36,6 +36,8 @@ pub(crate) struct Mdt {
     late_opens: LateOpens,
     /// Changes sent to this MDT so far.
     changes: Cell<u64>,
+    /// How often this MDT has evicted the mount.
+    evictions: Cell<u64>,
     /// Lookups that the cache has served, and those that it has not.
     hits: Cell<u64>,
     misses: Cell<u64>,
@@ -65,6 +67,7 @@ impl Mdt {
             closes: CloseQueue::default(),
             late_opens: LateOpens::new(ctx),
             changes: Cell::new(0),
+            evictions: Cell::new(0),
             hits: Cell::new(0),
             misses: Cell::new(0),
         })
@@ -106,6 +109,13 @@ impl Mdt {
         self.closes.is_idle() && self.late_opens.is_idle() && self.flocks.is_idle() && self.cache.is_idle()
     }
 
+    /// How often this MDT has evicted the mount.
+    pub(crate) fn evictions(&self) -> u64 {
+        self.evictions.get()
+    }
+    pub(crate) fn note_eviction(&self) {
+        self.evictions.set(self.evictions.get() + 1);
+    }
     /// Changes sent so far; the same number after a sync means that the sync covers them all.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.get()

@@ -1,9 +1,9 @@
 //! Deadlines of changes, in the clock of the target: the target must not begin a change after its deadline.
 //!
-//! A caller under file locks sets the deadline itself. The deadline of any other change is a quarter of the lease after
-//! each copy is sent. On a slow network that may be too short: after a reply with the outcome `DeadlinePassed`, later
-//! changes get twice the time that the rejected change took, until changes are fast again. The extension ends with the
-//! connection.
+//! A caller sets the deadline itself at first. Without one, as for a change that was rejected as late, it is a quarter of
+//! the lease after each copy is sent. On a slow network that may be too short: after a reply with the outcome
+//! `DeadlinePassed`, later changes get twice the time that the rejected change took, until changes are fast again. The
+//! extension ends with the connection.
 
 use core::time::Duration;
 use nacre_types::{Instant, ProtocolOutcome};

@@ -29,6 +29,9 @@ pub struct Faults {
     pub slow_one_in: u64,
     /// Most microseconds of a slow frame.
     pub slow_us: u64,
+    /// Frames from and to this island take `far_us`.
+    pub far: Option<NodeId>,
+    pub far_us: u64,
     /// A store operation takes this long, at least and at most, in microseconds; a sync ten times as long.
     pub io_us: (u64, u64),
     /// Faults of frames on their way.
@@ -42,6 +45,8 @@ impl Default for Faults {
             delay_us: (20, 200),
             slow_one_in: 20,
             slow_us: 20_000,
+            far: None,
+            far_us: 0,
             io_us: (5, 300),
             noise: Noise::default(),
             drift_ppm: 0,

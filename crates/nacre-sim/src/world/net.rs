@@ -128,6 +128,8 @@ impl World {
         let late = self.delay_ns() + self.rng.below(3_000_000);
         let Some(link) = self.links.get_mut(&link_id) else { return };
         let to = usize::from(link.ends[0].node == id && link.ends[0].conn == conn);
+        let is_far = self.faults.far.is_some_and(|far| link.ends.iter().any(|end| end.node == far));
+        let delay = if is_far { self.faults.far_us * 1000 } else { delay };
         let mut at = link.busy_until[to].max(now + delay);
         if swap {
             at += late;

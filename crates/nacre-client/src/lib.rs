@@ -35,6 +35,7 @@ pub use api::{
     SetxattrArgs, WriteArgs,
 };
 pub use cache::kernel::{KernelCache, Stale, Validity};
+pub use cache::pages::PageUse;
 pub use client::Client;
 pub use files::atime::{Atime, AtimePolicy};
 pub use metadata::batch::{Changed, MetadataChange};

@@ -238,6 +238,18 @@ pub mod fopen {
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
+/// Bits of `GetattrIn::flags`.
+pub mod getattr {
+    /// For a call that uses the size of an open file: the caller does not get the attributes.
+    pub const FH: u32 = 1;
+}
+
+/// Bits of `ReadIn::read_flags`.
+pub mod read {
+    /// The caller is a read(2): the bytes go to it, not into pages.
+    pub const LOCKOWNER: u32 = 1 << 1;
+}
+
 /// Bits of `SetattrIn::valid`.
 pub(crate) mod fattr {
     pub(crate) const MODE: u32 = 1;

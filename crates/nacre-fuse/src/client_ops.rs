@@ -1,10 +1,11 @@
 //! The mount's file system: the client core. Calls are passed on unchanged.
 
+use crate::abi::fopen;
 use crate::ops::Ops;
 use bytes::Bytes;
 use nacre_client::{
-    AllocateArgs, Client, CreateArgs, KernelCache, ReaddirPage, ResolvedInode, SetxattrArgs, Validity,
-    WriteArgs,
+    AllocateArgs, Client, CreateArgs, KernelCache, PageUse, ReaddirPage, ResolvedInode, SetxattrArgs,
+    Validity, WriteArgs,
 };
 use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
@@ -27,6 +28,24 @@ impl Ops for ClientOps {
     }
     fn negative_validity(&self, parent: Fid, name: &[u8]) -> Duration {
         self.client.negative_validity(parent, name)
+    }
+    fn fopen_flags(&self, handle: OpenHandle, flags: u32) -> u32 {
+        let page_use = if flags & rustix::fs::OFlags::DIRECT.bits() != 0 {
+            PageUse::Direct
+        } else {
+            self.client.page_use(handle)
+        };
+        match page_use {
+            PageUse::Direct => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+            PageUse::Emptied => 0,
+            PageUse::Kept => fopen::KEEP_CACHE,
+        }
+    }
+    fn pages_are_doubtful(&self, fid: Fid) -> bool {
+        self.client.pages_are_doubtful(fid)
+    }
+    fn pages_in_kernel(&self) -> Vec<Fid> {
+        self.client.pages_in_kernel()
     }
     fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
         self.client.names_in_kernel()

@@ -12,6 +12,7 @@ use crate::holders::{Looks, changes};
 use crate::kernel_cache::{Grant, KernelDoor, KernelEvent, Order, Surroundings};
 use crate::moved::Moved;
 use crate::ops::Ops;
+use crate::pages::{OtherTimes, Range};
 use crate::reply::{Body, FuseReply};
 use crate::request::FuseRequest;
 use crate::stats::{OpStats, Served};
@@ -20,7 +21,7 @@ use crate::uring::transport::Transport;
 use bytes::Bytes;
 use nacre_client::{Attach, KernelCache as _, Stale};
 use nacre_node::{Ctx, Effect, Promise, TaskId};
-use nacre_types::{Errno, Fid, Instant};
+use nacre_types::{Errno, Fid, Instant, Timestamp};
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -71,6 +72,7 @@ pub struct Door<O: Ops> {
     /// Tasks whose callers already have a reply.
     pub(crate) given_up: Cell<usize>,
     pub(crate) stats: OpStats,
+    other_times: OtherTimes,
     pub(crate) looks: Looks,
     /// Requests that wait for the length of their calls.
     calls: RefCell<BTreeMap<u64, Promise<Option<u64>>>>,
@@ -101,6 +103,7 @@ impl<O: Ops> Door<O> {
             moved: RefCell::default(),
             given_up: Cell::new(0),
             stats,
+            other_times: OtherTimes::default(),
             looks: Looks::default(),
             calls: RefCell::default(),
             transport: RefCell::default(),
@@ -120,6 +123,10 @@ impl<O: Ops> Door<O> {
     }
     pub(crate) fn moved(&self) -> RefMut<'_, Moved> {
         self.moved.borrow_mut()
+    }
+    /// A time of modification that makes the kernel drop the pages of a file.
+    pub(crate) fn other_time(&self, real: Timestamp) -> Timestamp {
+        self.other_times.instead_of(real)
     }
     /// Begins the grant of validities in the reply to a request.
     pub(crate) fn grant(&self, request: &FuseRequest) -> Grant<'_> {
@@ -252,7 +259,7 @@ impl<O: Ops> Door<O> {
                 reply.send_without_validity();
             }
         }
-        self.kernel.abandon();
+        self.kernel.abandon(&self.ops.pages_in_kernel());
         // A panic may have occurred while it was borrowed.
         let running = self.running.try_borrow_mut().map(|mut running| std::mem::take(&mut *running));
         for running in running.unwrap_or_default().into_values() {
@@ -306,6 +313,10 @@ impl<O: Ops> Surroundings for AroundKernel<O> {
     }
     fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
         self.ops.upgrade()?.names_in_kernel()
+    }
+    fn reads_into_pages(&self, fid: Fid) -> Vec<Range> {
+        let running = self.running.borrow();
+        running.values().filter_map(|r| r.request.fills_pages_of(fid)).collect()
     }
     fn send(&self, order: Order) {
         self.ctx.push(Effect::Door(Box::new(FuseEffect::Notify(order))));

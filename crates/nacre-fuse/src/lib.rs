@@ -5,8 +5,8 @@
 //! `Effect::Door(FuseEffect::Reply)` → the thread that leaves the island sends it. No thread is woken on this path.
 //! Where the kernel supports it, requests come through io_uring instead, a queue and a thread per CPU (`uring`).
 //!
-//! The kernel caches names and attributes while the client's locks cover them (`kernel_cache/`), and no file data: every
-//! open is FOPEN_DIRECT_IO. Node number = inode number = FID; only a directory that another mount has moved may
+//! The kernel caches names and attributes while the client's locks cover them (`kernel_cache/`), and the bytes of files that
+//! nobody has open for writing (`pages.rs`); other handles are FOPEN_DIRECT_IO. Node number = inode number = FID; only a directory that another mount has moved may
 //! get another node number for a moment (`moved.rs`).
 
 pub mod abi;
@@ -34,6 +34,7 @@ mod moved;
 mod neighbours;
 mod notify;
 mod ops;
+mod pages;
 #[cfg(test)]
 #[path = "../../../fuzz/support/replay.rs"]
 mod replay_corpus;

@@ -58,11 +58,21 @@ pub trait Ops: 'static {
     fn set_kernel_cache(&self, kernel: Rc<dyn KernelCache>) {
         drop(kernel);
     }
-    /// How an open for `flags` is served: always by requests, until locks cover the page cache. The kernel need not
-    /// order direct writes of one file: the client does, also between mounts.
-    fn fopen_flags(&self, fid: Fid, flags: u32) -> u32 {
-        let _ = (fid, flags);
+    /// How a new handle, opened for `flags`, is served; called when everything else of the reply is decided. Unless it
+    /// may use the page cache, always by requests. The kernel need not order direct writes of one file: the client does,
+    /// also between mounts.
+    fn fopen_flags(&self, handle: OpenHandle, flags: u32) -> u32 {
+        let _ = (handle, flags);
         crate::abi::fopen::DIRECT_IO | crate::abi::fopen::PARALLEL_DIRECT_WRITES
+    }
+    /// Whether a read(2) must not use the pages that the kernel has of a file. Its attributes have no validity then.
+    fn pages_are_doubtful(&self, fid: Fid) -> bool {
+        let _ = fid;
+        false
+    }
+    /// The files of which the kernel may have pages.
+    fn pages_in_kernel(&self) -> Vec<Fid> {
+        Vec::new()
     }
 
     fn lookup(&self, parent: Fid, name: &[u8]) -> impl Future<Output = OpResult<ResolvedInode>>;

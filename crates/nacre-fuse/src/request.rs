@@ -145,6 +145,14 @@ impl FuseRequest {
         };
         self.header.nodeid == dir.ino() || target == Ok(dir.ino())
     }
+    /// The range of the pages of `fid` that its reply fills.
+    pub(crate) fn fills_pages_of(&self, fid: Fid) -> Option<(u64, u64)> {
+        if self.opcode() != op::READ || self.header.nodeid != fid.ino() || self.has_reply() {
+            return None;
+        }
+        let abi::ReadIn { offset, size, read_flags, .. } = self.args().take().ok()?;
+        (read_flags & abi::read::LOCKOWNER == 0).then(|| (offset, offset.saturating_add(u64::from(size))))
+    }
     /// Whether it is to change the entries of `dir`.
     pub(crate) fn changes_directory(&self, dir: Fid) -> bool {
         !matches!(self.opcode(), op::LOOKUP | op::READDIR | op::READDIRPLUS) && self.locks_directory(dir)

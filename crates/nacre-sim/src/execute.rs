@@ -1,5 +1,6 @@
 //! Execution of operations through a client, in the way in which a kernel would do it.
 
+use crate::kernel::Kernel;
 use crate::model::{Outcome, Stat, Value};
 use crate::ops::{Op, pattern};
 use bytes::Bytes;
@@ -115,7 +116,7 @@ async fn names(client: &Client, dir: Fid, page: u32, with_attrs: bool) -> Result
 impl Op {
     /// Executes through a mount.
     pub async fn execute(&self, client: Rc<Client>, session: Session) -> Outcome {
-        let client = &*client;
+        let client = &client;
         match self {
             Op::Mkdir(p) => make(client, p, mode::DIR | 0o755, b"").await,
             Op::Mkfifo(p) => make(client, p, mode::FIFO | 0o644, b"").await,
@@ -182,8 +183,8 @@ impl Op {
                 Ok(Value::Unit)
             }
             Op::WriteSlot { slot, offset, len, byte } => {
-                let (handle, _) = session.slot(*slot)?;
-                write_handle(client, handle, *offset, pattern(*byte, *len), false).await
+                let opened = session.slot(*slot)?;
+                write_through(client, opened, *offset, pattern(*byte, *len), false).await
             }
             Op::ReadSlot { slot, offset, len } => {
                 let (handle, _) = session.slot(*slot)?;
@@ -242,17 +243,15 @@ async fn rename(client: &Client, from: &str, to: &str, flags: u32) -> Outcome {
     }
     client.rename(from, to, flags, root()).await.map(|()| Value::Unit)
 }
-async fn read_file(client: &Client, path: &str, offset: u64, len: usize) -> Outcome {
+async fn read_file(client: &Rc<Client>, path: &str, offset: u64, len: usize) -> Outcome {
     let fid = file(client, path).await?;
-    let (_, handle) = client.open(fid, 0, root()).await?;
-    let data = read_all(client, handle, offset, len).await;
-    client.release(handle, None).await?;
-    data.map(Value::Bytes)
+    Kernel::of(client).read_file(client, fid, offset, len).await.map(Value::Bytes)
 }
 async fn truncate(client: &Client, path: &str, size: u64) -> Outcome {
     let fid = file(client, path).await?;
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
     let entry = client.setattr(fid, set, root()).await?;
+    Kernel::of(client).wrote(fid);
     if entry.attr.size == size { Ok(Value::Unit) } else { Ok(Value::Stat(stat_of(&entry))) }
 }
 async fn allocate(client: &Client, path: &str, offset: u64, len: u64, keep_size: bool) -> Outcome {
@@ -261,6 +260,7 @@ async fn allocate(client: &Client, path: &str, offset: u64, len: u64, keep_size:
     let args = AllocateArgs { offset, len, keep_size, kill_suidgid: Some(root()) };
     let done = client.allocate(handle, args).await;
     client.release(handle, None).await?;
+    Kernel::of(client).wrote(fid);
     done.map(|()| Value::Unit)
 }
 async fn readlink(client: &Client, path: &str) -> Outcome {
@@ -319,9 +319,23 @@ async fn xattr_fid(client: &Client, path: &str) -> Result<Fid, Errno> {
 async fn write_file(client: &Client, path: &str, offset: Option<u64>, data: Vec<u8>, sync: bool) -> Outcome {
     let fid = file(client, path).await?;
     let (_, handle) = client.open(fid, O_RDWR, root()).await?;
-    let written = write_handle(client, handle, offset, data, sync).await;
+    let written = write_through(client, (handle, fid), offset, data, sync).await;
     client.release(handle, None).await?;
     written
+}
+
+/// Writes as a kernel does that may have pages of the file.
+async fn write_through(
+    client: &Client,
+    (handle, fid): (OpenHandle, Fid),
+    offset: Option<u64>,
+    data: Vec<u8>,
+    sync: bool,
+) -> Outcome {
+    Kernel::of(client).writes(fid);
+    let written = write_handle(client, handle, offset, data, sync).await?;
+    Kernel::of(client).wrote(fid);
+    Ok(written)
 }
 
 /// Writes at `offset`, or appends if it is `None`; `sync` makes the data durable before it returns.

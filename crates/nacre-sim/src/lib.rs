@@ -17,6 +17,7 @@ pub mod common;
 pub mod describe;
 pub mod execute;
 mod faults;
+pub mod kernel;
 pub mod lease_table;
 mod loss;
 pub mod model;

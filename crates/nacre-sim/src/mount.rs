@@ -1,5 +1,6 @@
 //! A mount as an island of the world: jobs go in through its door, their values come out.
 
+use crate::kernel::Kernel;
 use crate::world::{NodeId, World};
 use nacre_client::{Client, MountConfig};
 use nacre_node::{Ctx, Effect, Event, Logic, TaskId};
@@ -31,12 +32,16 @@ struct Done {
 pub struct MountIsland {
     ctx: Rc<Ctx>,
     client: Rc<Client>,
+    /// Found through the client.
+    _kernel: Rc<Kernel>,
     jobs: BTreeMap<u64, TaskId>,
 }
 impl MountIsland {
     /// A client on the island of `ctx`; it connects when the island has started.
     pub fn new(ctx: &Rc<Ctx>, config: MountConfig) -> Self {
-        Self { ctx: ctx.clone(), client: Client::new(ctx, config), jobs: BTreeMap::new() }
+        let client = Client::new(ctx, config);
+        let kernel = Kernel::attach(ctx, &client);
+        Self { ctx: ctx.clone(), client, _kernel: kernel, jobs: BTreeMap::new() }
     }
 }
 impl Logic for MountIsland {

@@ -19,6 +19,45 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "placement", "a_write_finds_the_space_of_a_file_that_was_removed_just_before"),
     planted(
+        "a mount that is cut off from the MDT goes on writing",
+        "crates/nacre-client/src/locks/under_lease.rs",
+        &[("if !mdt.peer.lease_ok() {", "if !mdt.peer.lease_ok() && change.is_under_flock() {")],
+    )
+    .found_by(
+        "nacre-sim",
+        "evictions",
+        "who_is_cut_off_from_the_mdt_alone_changes_nothing_after_its_eviction",
+    ),
+    planted(
+        "a revoke of SIZE leaves the pages trusted",
+        "crates/nacre-client/src/cache/tables.rs",
+        &[("if ended.intersects(InodeBits::SIZE) {", "if ended.intersects(InodeBits::LAYOUT) {")],
+    )
+    .found_by("nacre-sim", "pages", "a_cached_handle_sees_each_write_of_a_file_that_is_open_for_writing"),
+    planted(
+        "pages of a file that this mount opens for writing stay trusted",
+        "crates/nacre-client/src/files/open.rs",
+        &[("self.mount.pages().ended(open.file.fid);", "")],
+    )
+    .found_by("nacre-sim", "pages", "who_writes_on_the_same_mount_ends_the_use_of_pages"),
+    planted(
+        "pages stay trusted when all locks have ended",
+        "crates/nacre-client/src/targets/lock_returns.rs",
+        &[("let pages = self.cache().pages().all_ended(self.index());", "let pages = Vec::new();")],
+    )
+    .found_by("nacre-sim", "pages", "pages_are_not_used_beyond_the_lease"),
+    planted(
+        "attributes of files with doubtful pages have a validity",
+        "crates/nacre-client/src/cache/serve.rs",
+        &[("if self.mount.pages().are_doubtful(fid) {", "if false {")],
+    )
+    .found_by("nacre-sim", "pages", "attributes_that_a_program_reads_do_not_make_old_pages_good"),
+    planted(
+        "the pages of a file with a READ under way are all waited for",
+        "crates/nacre-fuse/src/kernel_cache/mod.rs",
+        &[("all_but(*fid, reads.clone())", "all_but(*fid, reads[..0].to_vec())")],
+    ),
+    planted(
         "a sync that took longer than the lease is a success",
         "crates/nacre-client/src/data/io.rs",
         &[("Some(open) => self.check_lease(&open).await,", "Some(_) => Ok(()),")],
@@ -226,8 +265,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a change of an object under file locks has no deadline",
         "crates/nacre-client/src/locks/under_lease.rs",
         &[(
-            "Some(open) => self.flock_deadline(open).await?,",
-            "Some(open) => self.flock_deadline(open).await?.and(None),",
+            "let until = self.change_deadline(&change).await?;",
+            "let until = self.change_deadline(&change).await?.and(None);",
         )],
     )
     .found_by("nacre-sim", "evictions", "a_write_that_is_sent_again_after_the_eviction_is_not_made"),

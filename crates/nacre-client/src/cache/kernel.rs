@@ -2,7 +2,7 @@
 //!
 //! Rules: the kernel may use a name or attributes only for a time that ends with the locks that cover them: at most 2/3
 //! of the lease, counted from the request that renewed it. When a lock is revoked before that time has passed, the
-//! kernel is notified, and only then is the lock returned. The door in front of the kernel implements [`KernelCache`].
+//! kernel is notified, and only then is the lock returned. Pages have no such time: `pages` has their rules. The door in front of the kernel implements [`KernelCache`].
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -23,8 +23,20 @@ pub enum Stale {
     },
     /// The attributes of an inode, its access control lists and, of a symbolic link, its target.
     Inode(Fid),
+    /// The pages of a file. Those that a read is loading meanwhile may stay: they are not trusted.
+    Pages(Fid),
     /// Everything: all locks have ended.
     All,
+}
+
+impl Stale {
+    /// The file whose pages it is.
+    pub fn pages(&self) -> Option<Fid> {
+        match self {
+            Self::Pages(fid) => Some(*fid),
+            Self::Name { .. } | Self::Inode(_) | Self::All => None,
+        }
+    }
 }
 
 /// How long the kernel may use a reply without asking again.

@@ -10,13 +10,15 @@
 
 use crate::api::ListedEntry;
 use crate::cache::in_flight::Touches;
-use crate::cache::kernel::KernelCache;
+use crate::cache::kernel::{KernelCache, Stale};
+use crate::cache::pages::Pages;
 use crate::cache::returns::Returns;
 use crate::cache::tables::{Found, NameBefore, NameEffect, Tables};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell, RefMut};
+use nacre_dlm::client::InodeCancel;
 use nacre_dlm::server::InodeGrant;
 use nacre_node::Ctx;
 use nacre_types::{Codec, ConnEpoch, Fid, InodeBits, Instant, Timestamp, Transno};
@@ -45,18 +47,20 @@ pub(crate) struct MetadataCache {
     tables: RefCell<Tables>,
     kernel: RefCell<Option<Rc<dyn KernelCache>>>,
     returns: Returns,
+    pages: Rc<Pages>,
     revokes: Cell<u64>,
     cancels: Cell<u64>,
 }
 
 impl MetadataCache {
-    pub(crate) fn new(ctx: &Rc<Ctx>, on: bool) -> Rc<Self> {
+    pub(crate) fn new(ctx: &Rc<Ctx>, on: bool, pages: &Rc<Pages>) -> Rc<Self> {
         Rc::new(Self {
             ctx: ctx.clone(),
             on: Cell::new(on),
             tables: RefCell::default(),
             kernel: RefCell::default(),
             returns: Returns::default(),
+            pages: pages.clone(),
             revokes: Cell::new(0),
             cancels: Cell::new(0),
         })
@@ -83,6 +87,9 @@ impl MetadataCache {
     pub(crate) fn returns(&self) -> &Returns {
         &self.returns
     }
+    pub(crate) fn pages(&self) -> &Pages {
+        &self.pages
+    }
     pub(crate) fn set_kernel(&self, kernel: Rc<dyn KernelCache>) {
         *self.kernel.borrow_mut() = Some(kernel);
     }
@@ -90,13 +97,21 @@ impl MetadataCache {
         self.kernel.borrow().clone()
     }
 
+    /// Locks have ended here, and wait to be returned. Pages are not trusted from now on, not only when the kernel is told.
+    fn give_back(&self, mut stale: Vec<Stale>, acks: Vec<mdt::RevokeAck>, cancels: Vec<InodeCancel>) {
+        stale.retain(|stale| match stale {
+            Stale::Pages(fid) => self.pages.ended(*fid),
+            Stale::Name { .. } | Stale::Inode(_) | Stale::All => true,
+        });
+        self.returns.add(stale, acks, cancels);
+    }
     /// Turns the cache on or off. All locks end; they are to be returned, once the kernel has forgotten everything.
     pub(crate) fn set_on(&self, on: bool) {
         self.on.set(on);
         if !on {
             let mut stale = Vec::new();
             let cancels = self.tables().cancel_all(&mut stale);
-            self.returns.add(stale, Vec::new(), cancels);
+            self.give_back(stale, Vec::new(), cancels);
         }
     }
     /// Sets the number of inodes on which locks are kept.
@@ -284,14 +299,14 @@ impl MetadataCache {
                 self.tables().distrust(&mut stale);
             }
         }
-        self.returns.add(stale, acks, Vec::new());
+        self.give_back(stale, acks, Vec::new());
     }
     /// Drops locks beyond the limit; they wait to be returned.
     fn cancel_surplus(&self) {
         let mut stale = Vec::new();
         let cancels = self.tables().cancel_surplus(&mut stale);
         self.cancels.set(self.cancels.get() + cancels.len() as u64);
-        self.returns.add(stale, Vec::new(), cancels);
+        self.give_back(stale, Vec::new(), cancels);
     }
 }
 
@@ -353,6 +368,8 @@ impl Changing {
                 tail.changed.iter().for_each(|entry| tables.changed_inode(at, as_sent(entry.clone(), tail)));
                 tables.replied(at, touches, before, &effect, &mut stale);
                 tail.removed.iter().for_each(|fid| tables.removed(*fid, at));
+                let read = tail.removed.iter().filter(|fid| cache.pages.removed(**fid));
+                stale.extend(read.map(|fid| Stale::Pages(*fid)));
             }
             None => {
                 tables.unknown_inodes(at, touches);

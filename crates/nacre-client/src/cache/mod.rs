@@ -2,7 +2,7 @@
 //! those that the kernel may use.
 //!
 //! `metadata` is the front; `tables` combines `inodes`, `entries`, `in_flight` (own changes without a reply) and the locks;
-//! `returns` gives locks back; `serve` serves calls while the lease allows it; `kernel` is the interface to the
+//! `pages` knows which files the kernel has pages of; `returns` gives locks back; `serve` serves calls while the lease allows it; `kernel` is the interface to the
 //! kernel's cache.
 
 mod entries;
@@ -10,6 +10,7 @@ pub(crate) mod in_flight;
 mod inodes;
 pub(crate) mod kernel;
 pub(crate) mod metadata;
+pub(crate) mod pages;
 mod returns;
 mod serve;
 pub(crate) mod tables;

@@ -58,11 +58,12 @@ impl Returns {
     pub(super) fn take_stale(&self) -> Vec<Stale> {
         core::mem::take(&mut self.due.borrow_mut().stale)
     }
-    /// All locks have ended: nothing is returned, and the kernel forgets everything.
-    pub(crate) fn all_ended(&self, restarted: bool) {
+    /// All locks have ended: nothing is returned, and the kernel forgets everything and the pages of these files.
+    pub(crate) fn all_ended(&self, restarted: bool, pages: Vec<Fid>) {
         let mut due = self.due.borrow_mut();
         let former_locks_ended = restarted || due.former_locks_ended;
-        *due = Due { stale: alloc::vec![Stale::All], former_locks_ended, ..Due::default() };
+        let stale = pages.into_iter().map(Stale::Pages).chain([Stale::All]).collect();
+        *due = Due { stale, former_locks_ended, ..Due::default() };
     }
     /// Whether the kernel is being told to forget something, or will be.
     pub(crate) fn is_busy(&self) -> bool {

@@ -2,14 +2,17 @@
 
 use crate::api::ListedEntry;
 use crate::cache::kernel::{KernelCache, Validity};
+use crate::cache::pages::PageUse;
 use crate::cache::tables::Found;
 use crate::client::Client;
+use crate::files::atime::Atime;
+use crate::files::state::FileState;
 use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
-use nacre_types::{Attr, Fid, Instant, SizeState, Timestamp};
+use nacre_types::{Attr, Fid, Instant, OpenHandle, SizeState, Timestamp};
 use nacre_wire::mdt::EntryReply;
 
 impl Mdt {
@@ -84,6 +87,9 @@ impl Client {
     pub fn validity(&self, name: Option<(Fid, &[u8])>, fid: Fid) -> Validity {
         let attr = self.mount.mdt_of(fid).map_or(Duration::ZERO, |mdt| {
             let Some(until) = mdt.locks_usable_until() else { return Duration::ZERO };
+            if self.mount.pages().are_doubtful(fid) {
+                return Duration::ZERO;
+            }
             let is_given = mdt.cache().inode(fid).is_some() && mdt.cache().give_attrs(fid, until);
             if is_given { until - self.ctx.now() } else { Duration::ZERO }
         });
@@ -111,5 +117,37 @@ impl Client {
         let is_given =
             mdt.cache().find(parent, name).is_some_and(is_so) && mdt.cache().give_name(parent, name, until);
         if is_given { until - self.ctx.now() } else { Duration::ZERO }
+    }
+}
+
+impl Client {
+    fn is_covered(&self, file: &FileState) -> bool {
+        let known = || self.mount.mdt_of(file.fid)?.known_inode(file.fid);
+        !file.has_writers() && known().is_some_and(|entry| entry.attr.size_state == SizeState::Exact)
+    }
+    /// How a new handle uses the kernel's page cache. Called once, when the reply to its open is made.
+    pub fn page_use(&self, handle: OpenHandle) -> PageUse {
+        let Ok(open) = self.files.handle(handle) else { return PageUse::Direct };
+        let atime = open.atime(self.atime());
+        if open.is_writer()
+            || atime == Atime::Always
+            || !self.mount.has_kernel()
+            || !self.is_covered(&open.file)
+        {
+            return PageUse::Direct;
+        }
+        // A read that is to change the access time must come here.
+        let renew = !self.is_read_only() && open.file.accessed.is_due(atime, self.now());
+        let page_use = self.mount.pages().open(open.file.fid, renew);
+        open.set_cached(page_use != PageUse::Direct);
+        page_use
+    }
+    /// Whether a read must not use the pages that the kernel has of a file.
+    pub fn pages_are_doubtful(&self, fid: Fid) -> bool {
+        self.mount.pages().are_doubtful(fid)
+    }
+    /// The files of which the kernel may have pages.
+    pub fn pages_in_kernel(&self) -> Vec<Fid> {
+        self.mount.pages().fids()
     }
 }

@@ -429,6 +429,9 @@ impl Tables {
         if in_kernel {
             stale.push(Stale::Inode(fid));
         }
+        if ended.intersects(InodeBits::SIZE) {
+            stale.push(Stale::Pages(fid));
+        }
         if ended.intersects(InodeBits::UPDATE) {
             let entries = &self.entries;
             self.in_flight.names_became_unknown(fid, |name| entries.find(fid, name) != Named::Unknown);

@@ -77,7 +77,7 @@ impl super::kernel::KernelCache for NoKernel {
 impl Bed {
     fn new() -> Self {
         let ctx = Ctx::new(1);
-        let cache = MetadataCache::new(&ctx, true);
+        let cache = MetadataCache::new(&ctx, true, &Rc::default());
         cache.set_kernel(Rc::new(NoKernel));
         Self { ctx, cache }
     }

@@ -15,7 +15,7 @@ use crate::files::ranges::Share;
 use crate::files::state::FileState;
 use crate::files::table::Open;
 use crate::locks::extents::GrantedExtent;
-use crate::locks::under_lease::Change;
+use crate::locks::under_lease::{Change, NO_LOCK};
 use crate::targets::bulk_rpcs::Bulk;
 use crate::targets::target::Target;
 use alloc::rc::Rc;
@@ -31,8 +31,6 @@ use nacre_wire::target::Sync;
 
 /// Largest request to an OST.
 const RPC_BYTES_MAX: u64 = 4 << 20;
-/// The server locks for the time of the request.
-pub(crate) const NO_LOCK: LockCookie = LockCookie(0);
 /// Largest file: offsets are signed in the kernel.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Tries of an operation whose locks are lost with their OST's process.
@@ -54,6 +52,9 @@ impl Client {
         let _timing = self.stats.time("read");
         let open = self.handle_under_lease(handle).await?;
         let file = &open.file;
+        if open.is_cached() {
+            self.mount.pages().used(file.fid);
+        }
         let end = offset.saturating_add(u64::from(len)).min(FILE_BYTES_MAX);
         if offset >= end {
             return Ok(Vec::new());

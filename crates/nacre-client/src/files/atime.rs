@@ -89,7 +89,8 @@ impl Accessed {
             self.pending.set(Some(now));
         }
     }
-    fn is_due(&self, atime: Atime, now: Timestamp) -> bool {
+    /// Whether a read at `now` changes the access time.
+    pub(crate) fn is_due(&self, atime: Atime, now: Timestamp) -> bool {
         let last = self.pending.get().unwrap_or_default().max(self.atime.get());
         match atime {
             Atime::Never => false,

@@ -101,6 +101,7 @@ impl Client {
         let open = Open::new(how.handle, file, how.flags, noatime);
         if open.is_writer() {
             open.file.writer_opened(created);
+            self.mount.pages().ended(open.file.fid);
         }
         let open = Rc::new(open);
         self.files.insert(open.clone());
@@ -111,6 +112,9 @@ impl Client {
     pub async fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Result<(), Errno> {
         let _timing = self.stats.time("close");
         let open = self.files.remove(handle).ok_or(Errno::EBADF)?;
+        if open.is_cached() {
+            self.mount.pages().closed(open.file.fid);
+        }
         self.lost.closed(handle);
         open.file.long_append.end_of(handle);
         if let Some(owner) = flock_owner {

@@ -173,6 +173,10 @@ impl FileState {
         }
         self.known.borrow().iter().copied().collect::<Option<Vec<_>>>().map(OwnChanges::States)
     }
+    /// Whether handles of this mount are open for writing.
+    pub(crate) fn has_writers(&self) -> bool {
+        self.writers.get() > 0
+    }
     pub(crate) fn writer_opened(&self, created: bool) {
         if self.writers.get() == 0 {
             self.dirty.set(false);

@@ -55,13 +55,23 @@ pub(crate) struct Open {
     /// Requests under way that open it again, because the MDT has forgotten it.
     reopening: Cell<u32>,
     at_mdt: Cell<AtMdt>,
+    /// It reads through the kernel's page cache.
+    cached: Cell<bool>,
     /// Lock owners that took locks through this handle: nothing but the release tells that an OFD lock is over.
     lock_owners: RefCell<BTreeSet<(FlockFamily, u64)>>,
 }
 impl Open {
     pub(crate) fn new(handle: OpenHandle, file: FileRef, flags: u32, noatime: bool) -> Self {
         let (stale, reopening, at_mdt) = (Cell::new(false), Cell::new(0), Cell::new(AtMdt::Known));
-        Self { handle, file, flags, noatime, stale, reopening, at_mdt, lock_owners: RefCell::default() }
+        let (cached, lock_owners) = (Cell::new(false), RefCell::default());
+        Self { handle, file, flags, noatime, stale, reopening, at_mdt, cached, lock_owners }
+    }
+    /// Whether it reads through the kernel's page cache.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.cached.get()
+    }
+    pub(crate) fn set_cached(&self, cached: bool) {
+        self.cached.set(cached);
     }
     pub(crate) fn at_mdt(&self) -> AtMdt {
         self.at_mdt.get()

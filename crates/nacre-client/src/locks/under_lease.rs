@@ -11,7 +11,6 @@
 //! the MDT at that very moment.
 
 use crate::client::Client;
-use crate::data::io::NO_LOCK;
 use crate::files::table::Open;
 use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
@@ -26,6 +25,8 @@ use nacre_types::{
 use nacre_wire::Rpc;
 use nacre_wire::mdt::{Getattr, Reclaim, ReclaimReply};
 
+/// The server locks for the time of the request.
+pub(crate) const NO_LOCK: LockCookie = LockCookie(0);
 /// How often a change asks for room: files may be removed while it waits.
 const RECLAIMS_MAX: u32 = 3;
 /// How long the MDT may take to have space freed.

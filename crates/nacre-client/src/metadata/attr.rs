@@ -222,6 +222,7 @@ impl Client {
         let file = self.files.of(fid);
         // Until the MDT has the new size, what it says of the file is not kept.
         let _changing = self.mdt_of(fid).await?.cache().begin(Touches::inode(fid));
+        self.mount.pages().ended(fid);
         file.long_append.end();
         let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
         let mtime = self.now();

@@ -18,7 +18,8 @@ impl Mdt {
     /// The MDT was restarted, or has evicted this client.
     pub(crate) fn locks_ended(self: &Rc<Self>, restarted: bool) {
         self.cache().locks_ended(self.peer.with_import(|import| import.epoch()));
-        self.cache().returns().all_ended(restarted);
+        let pages = self.cache().pages().all_ended(self.index());
+        self.cache().returns().all_ended(restarted, pages);
         self.return_locks();
     }
     /// Returns what is due, in the background.

@@ -11,7 +11,13 @@ use nacre_types::{Errno, OpenHandle, SetAttr, Timestamp};
 use std::rc::Rc;
 
 pub(crate) async fn getattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
-    let entry = door.ops.getattr(request.fid()?).await?;
+    let abi::GetattrIn { flags, .. } = request.args().take()?;
+    let mut entry = door.ops.getattr(request.fid()?).await?;
+    if flags & abi::getattr::FH != 0 && door.ops.pages_are_doubtful(entry.attr.fid) {
+        // A read(2) through a cached handle, which must not use the pages that are there. The attributes have no validity,
+        // so stat(2) asks again.
+        entry.attr.mtime = door.other_time(entry.attr.mtime);
+    }
     Ok(Body::attr(&entry, door.ops.validity(None, entry.attr.fid), door.grant(&request)))
 }
 

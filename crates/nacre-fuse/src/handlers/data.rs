@@ -21,7 +21,7 @@ pub(crate) async fn open<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) ->
     let (_, handle) = door.ops.open(fid, flags & !o::TRUNC, request.caller(0)).await?;
     door.note_opener(&request, fid, handle).await;
     close_if_given_up(&door, &request, handle).await;
-    Ok(Body::opened(OpenedFile { handle, fopen_flags: door.ops.fopen_flags(fid, flags) }))
+    Ok(Body::opened(OpenedFile { handle, fopen_flags: door.ops.fopen_flags(handle, flags) }))
 }
 
 /// No RELEASE follows for a handle that the caller never got.

@@ -171,7 +171,7 @@ pub(crate) async fn create<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
     door.changed(&request, request.fid()?).await;
     door.note_opener(&request, entry.attr.fid, handle).await;
     close_if_given_up(&door, &request, handle).await;
-    let opened = OpenedFile { handle, fopen_flags: door.ops.fopen_flags(entry.attr.fid, flags) };
+    let opened = OpenedFile { handle, fopen_flags: door.ops.fopen_flags(handle, flags) };
     Ok(named(&door, &request, name, &entry).and(&open_out(opened)))
 }
 

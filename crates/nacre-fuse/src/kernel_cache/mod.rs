@@ -31,6 +31,7 @@ use self::inodes::Inodes;
 use crate::gate::{Counted, Gate, Places, Terms};
 use crate::moved::Forgotten;
 use crate::notify::{Batch, HAS_NEIGHBOURS, NO_NAME, Notification, Notifier};
+use crate::pages::{Range, all_but};
 use crate::unsettled::Unsettled;
 use bytes::Bytes;
 use nacre_client::{KernelCache, Stale, Validity};
@@ -43,6 +44,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 /// More names than this are forgotten by an epoch.
@@ -55,6 +57,10 @@ const BEGIN_TIMEOUT: Duration = Duration::from_millis(20);
 /// How long callers are waited for that may not have taken over a reply, while a notification behind the lock of their
 /// directory waits: they run, unless they wait behind a change that itself waits for the lock that is to be returned.
 const SETTLE_TIMEOUT: Duration = Duration::from_millis(100);
+/// Files whose pages are dropped together, and notifications under way for them: each READ that comes in between may block
+/// one, until it has its reply.
+const FILES_AT_A_TIME: usize = 64;
+const PAGE_ORDERS_MAX: usize = 4;
 /// A shorter validity is not worth its notification.
 const VALIDITY_MIN: Duration = Duration::from_millis(200);
 
@@ -146,6 +152,8 @@ pub(crate) trait Surroundings {
     fn changes(&self, dir: Fid) -> bool;
     /// The names that may be valid. `None`: there may be others, which are being forgotten.
     fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>>;
+    /// The parts of a file whose pages the replies to requests under way will fill.
+    fn reads_into_pages(&self, fid: Fid) -> Vec<Range>;
     /// Passes notifications to the front end.
     fn send(&self, order: Order);
 }
@@ -176,7 +184,11 @@ pub(crate) struct KernelDoor(Rc<State>);
 impl KernelCache for KernelDoor {
     fn forget(&self, stale: Vec<Stale>) -> Pin<Box<dyn Future<Output = ()>>> {
         let (state, generation) = (self.0.clone(), self.next_generation());
-        Box::pin(async move { state.forget(stale, generation, false).await })
+        Box::pin(async move {
+            let pages: Vec<Fid> = stale.iter().filter_map(Stale::pages).collect();
+            state.forget(stale, generation, false).await;
+            state.forget_pages(generation, &pages).await;
+        })
     }
 }
 
@@ -253,7 +265,7 @@ impl KernelDoor {
         self.0.link.borrow().as_ref().map(|link| link.gate.text()).unwrap_or_default()
     }
     /// The island ends, and its locks with it.
-    pub(crate) fn abandon(&self) {
+    pub(crate) fn abandon(&self, pages: &[Fid]) {
         let (Ok(link), Ok(mut inodes)) = (self.0.link.try_borrow(), self.0.inodes.try_borrow_mut()) else {
             return;
         };
@@ -264,6 +276,9 @@ impl KernelDoor {
             let batch = Batch { notifications, is_forced: true, ..Batch::default() };
             // Refused only if the notifier is stuck or stopped: then the validities run out.
             drop(link.notifier.submit(batch, Box::new(|_| {})));
+            // Apart: they wait for requests that are being given up.
+            let notifications = pages.iter().flat_map(|fid| all_but(*fid, Vec::new())).collect();
+            drop(link.notifier.submit(Batch { notifications, ..Batch::default() }, Box::new(|_| {})));
         }
     }
 }
@@ -326,8 +341,8 @@ impl State {
                     }
                 }
                 Stale::Name { parent, name } if link.has_epoch => names.push((parent, name)),
-                // Names had no validity.
-                Stale::Name { .. } => {}
+                // Names had no validity; `forget_pages` follows.
+                Stale::Name { .. } | Stale::Pages(_) => {}
             }
         }
         let fids: Vec<Fid> = prompt.iter().filter_map(Notification::inode).collect();
@@ -363,6 +378,47 @@ impl State {
             self.epoch(to).await;
         }
         self.forgetting.borrow_mut().remove(&generation);
+    }
+
+    /// Drops the pages of files, except those that READs under way will fill.
+    async fn forget_pages(&self, generation: u64, fids: &[Fid]) {
+        let Some(link) = self.link.borrow().clone() else { return };
+        let to = To { link: &link, generation, is_forced: false };
+        for some in fids.chunks(FILES_AT_A_TIME) {
+            self.forget_pages_of(to, some).await;
+        }
+    }
+    async fn forget_pages_of(&self, to: To<'_>, fids: &[Fid]) {
+        let left_out = || fids.iter().map(|fid| (*fid, self.door.reads_into_pages(*fid))).collect::<Vec<_>>();
+        let order = |left_out: &[(Fid, Vec<Range>)]| {
+            self.order(to, left_out.iter().flat_map(|(fid, reads)| all_but(*fid, reads.clone())).collect())
+                .written
+        };
+        let mut reads = left_out();
+        let mut orders = vec![order(&reads)];
+        loop {
+            let first = std::future::poll_fn(|cx| {
+                let ready = |written: &mut Awaited<Written>| match Pin::new(written).poll(cx) {
+                    Poll::Ready(result) => Some(result),
+                    Poll::Pending => None,
+                };
+                orders.iter_mut().find_map(ready).map_or(Poll::Pending, Poll::Ready)
+            });
+            match self.ctx.timeout(self.ctx.now() + NAME_TIMEOUT, first).await {
+                Some(Some(Written::Failed)) => {
+                    self.ctx.sleep(NAME_TIMEOUT).await;
+                    orders = vec![order(&reads)];
+                }
+                Some(_) => return,
+                None => {
+                    let now = left_out();
+                    if now != reads && orders.len() < PAGE_ORDERS_MAX {
+                        reads = now;
+                        orders.push(order(&reads));
+                    }
+                }
+            }
+        }
     }
 
     async fn epoch(&self, to: To<'_>) {
@@ -539,6 +595,7 @@ mod tests {
         locked: Rc<Cell<bool>>,
         changes: Rc<Cell<bool>>,
         names: Rc<RefCell<Vec<(Fid, Bytes)>>>,
+        reads: Rc<RefCell<Vec<(Fid, Range)>>>,
     }
     impl Surroundings for Around {
         fn holds_request_of(&self, _: Fid) -> bool {
@@ -549,6 +606,9 @@ mod tests {
         }
         fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
             Some(self.names.borrow().clone())
+        }
+        fn reads_into_pages(&self, fid: Fid) -> Vec<Range> {
+            self.reads.borrow().iter().filter(|(of, _)| *of == fid).map(|(_, range)| *range).collect()
         }
         fn send(&self, order: Order) {
             self.orders.borrow_mut().push(order);
@@ -745,6 +805,21 @@ mod tests {
         order.batch.begun.store(true, Ordering::Release);
         assert!(w.run(1, true).is_empty(), "it has the time from when it was seen to begin");
         assert_eq!(w.run(1, true), [vec![Notification::IncEpoch]]);
+        assert_eq!(w.ctx.live_tasks(), 0);
+    }
+
+    #[test]
+    fn pages_are_dropped_beside_reads_that_wait_but_not_before_they_are() {
+        let pages = |from, len| Notification::InvalInode { fid: fid(1), pages: Some((from, len)) };
+        let mut w = World::new();
+        w.around.reads.borrow_mut().push((fid(1), (4096, 8192)));
+        w.forget(vec![Stale::Pages(fid(1))]);
+        assert_eq!(w.run(0, false), [vec![pages(0, 4096), pages(8192, 0)]]);
+        assert!(w.run(5, false).is_empty());
+        assert_eq!(w.ctx.live_tasks(), 1, "it waits");
+        // Another read has come since, for which the notification may wait.
+        w.around.reads.borrow_mut().push((fid(1), (8192, 16384)));
+        assert_eq!(w.run(1, true), [vec![pages(0, 4096), pages(16384, 0)]]);
         assert_eq!(w.ctx.live_tasks(), 0);
     }
 

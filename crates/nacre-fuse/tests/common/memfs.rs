@@ -236,7 +236,7 @@ impl Ops for MemFs {
     fn set_kernel_cache(&self, kernel: Rc<dyn KernelCache>) {
         *self.kernel.borrow_mut() = Some(kernel);
     }
-    fn fopen_flags(&self, _: Fid, _: u32) -> u32 {
+    fn fopen_flags(&self, _: OpenHandle, _: u32) -> u32 {
         self.fopen_flags.get()
     }
     async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<ResolvedInode, Errno> {

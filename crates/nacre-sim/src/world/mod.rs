@@ -31,6 +31,7 @@ pub struct Faults {
     pub slow_us: u64,
     /// Frames from and to this island take `far_us`.
     pub far: Option<NodeId>,
+    /// Microseconds.
     pub far_us: u64,
     /// A store operation takes this long, at least and at most, in microseconds; a sync ten times as long.
     pub io_us: (u64, u64),

@@ -6,6 +6,7 @@ mod watch;
 
 use crate::api::MountConfig;
 use crate::cache::kernel::KernelCache;
+use crate::cache::pages::Pages;
 use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
 use alloc::collections::BTreeMap;
@@ -41,6 +42,7 @@ pub(crate) struct Mount {
     caches: Cell<bool>,
     /// The kernel's cache, which relies on that of this mount.
     kernel: RefCell<Option<Rc<dyn KernelCache>>>,
+    pages: Rc<Pages>,
     /// The log has a line about an MDT that this build does not use.
     warned_of_mdts: Cell<bool>,
 }
@@ -81,6 +83,7 @@ impl Mount {
             last_time: Cell::new(i128::MIN),
             caches: Cell::new(MountParam::DirAttrCache.row().default_switch()),
             kernel: RefCell::default(),
+            pages: Rc::default(),
             warned_of_mdts: Cell::new(false),
         }
     }
@@ -131,6 +134,13 @@ impl Mount {
     /// The kernel's cache, which relies on that of this mount.
     fn kernel(&self) -> Option<Rc<dyn KernelCache>> {
         self.kernel.borrow().clone()
+    }
+    pub(crate) fn has_kernel(&self) -> bool {
+        self.kernel.borrow().is_some()
+    }
+    /// The files of which the kernel may have pages.
+    pub(crate) fn pages(&self) -> &Rc<Pages> {
+        &self.pages
     }
     pub(crate) fn set_kernel(&self, kernel: Rc<dyn KernelCache>) {
         self.mdts().iter().for_each(|mdt| mdt.cache().set_kernel(kernel.clone()));

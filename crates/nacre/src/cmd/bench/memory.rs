@@ -194,7 +194,7 @@ impl Ops for Memory {
     fn negative_validity(&self, _: Fid, _: &[u8]) -> Duration {
         self.validity.entry
     }
-    fn fopen_flags(&self, _: Fid, _: u32) -> u32 {
+    fn fopen_flags(&self, _: OpenHandle, _: u32) -> u32 {
         if self.validity == Validity::default() { fopen::DIRECT_IO } else { fopen::KEEP_CACHE }
     }
     async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<ResolvedInode, Errno> {

@@ -102,7 +102,7 @@ const CASES: &[Case] = &[
         name: "open, read, close again",
         again: true,
         act: |path| File::open(path)?.read(&mut [0]).map(drop),
-        today: at_most(0.0, 4.0),
+        today: at_most(0.0, 3.0),
         bar: at_most(0.0, 3.0),
     },
     Case {

@@ -9,8 +9,9 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::process::Signal;
 use std::fs::{self, File, Permissions};
 use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// A file system with two mounts: `a` in the process of the servers, `b` in one of its own.
 struct Pair {
@@ -169,4 +170,85 @@ fn the_kernel_of_a_stopped_mount_shows_nothing_that_was_changed_since() {
     p.second.signal(Signal::CONT);
     assert_eq!(stat.join().unwrap(), 7);
     eventually("the mount replies again", || fs::metadata(p.b("f")).is_ok_and(|f| f.len() == 7));
+}
+
+/// Reads of `b` that came as requests.
+fn reads(p: &Pair) -> u64 {
+    let text = p.of_b("fuse_requests");
+    let line = text.lines().find_map(|line| line.strip_prefix("read "));
+    line.map_or(0, |rest| rest.split_whitespace().next().unwrap().parse().unwrap())
+}
+fn first_byte(file: &File) -> u8 {
+    let mut bytes = [0; 5000];
+    assert_eq!(file.read_at(&mut bytes, 3000).unwrap(), 5000);
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "one write, not halves of two");
+    bytes[0]
+}
+
+#[test]
+fn pages_are_kept_while_nobody_writes_and_dropped_before_somebody_does() {
+    let Some(p) = Pair::new() else { return };
+    fs::write(p.a("f"), [1; 10_000]).unwrap();
+    let early = File::open(p.b("f")).unwrap();
+    assert_eq!(first_byte(&early), 1);
+    let before = reads(&p);
+    for _ in 0..3 {
+        assert_eq!((first_byte(&early), first_byte(&File::open(p.b("f")).unwrap())), (1, 1));
+    }
+    assert_eq!(reads(&p), before, "the pages are there");
+    for mount in [p.a("f"), p.b("f")] {
+        let writer = File::options().write(true).open(mount).unwrap();
+        for byte in 2..50 {
+            writer.write_all_at(&[byte; 10_000], 0).unwrap();
+            assert_eq!((first_byte(&early), first_byte(&File::open(p.b("f")).unwrap())), (byte, byte));
+            assert_eq!(
+                fs::metadata(p.b("f")).unwrap().modified().unwrap(),
+                early.metadata().unwrap().modified().unwrap()
+            );
+        }
+        drop(writer);
+        fs::write(p.a("f"), [50; 20_000]).unwrap();
+        assert_eq!((first_byte(&early), early.metadata().unwrap().len()), (50, 20_000));
+        File::options().write(true).open(p.a("f")).unwrap().set_len(8000).unwrap();
+        assert_eq!((first_byte(&early), fs::read(p.b("f")).unwrap().len()), (50, 8000));
+        fs::write(p.a("f"), [1; 10_000]).unwrap();
+        assert_eq!(first_byte(&early), 1);
+    }
+    drop(early);
+    eventually("the file is cached again", || {
+        let before = reads(&p);
+        (0..2).for_each(|_| assert_eq!(first_byte(&File::open(p.b("f")).unwrap()), 1));
+        reads(&p) == before
+    });
+}
+
+/// The kernel asks when the validity of the attributes has ended, which is before the lease of the mount ends.
+#[test]
+fn a_stopped_mount_shows_no_page_that_is_older_than_another_mounts_write() {
+    let Some(p) = Pair::new() else { return };
+    fs::write(p.a("f"), [1; 10_000]).unwrap();
+    let file = File::open(p.b("f")).unwrap();
+    assert_eq!((first_byte(&file), first_byte(&file)), (1, 1));
+    let (start, written) = (Instant::now(), std::sync::OnceLock::new());
+    p.second.signal(Signal::STOP);
+    let (early, late) = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut early = 0;
+            loop {
+                let begun = start.elapsed();
+                if first_byte(&file) != 1 {
+                    return (early, written.get().is_some());
+                }
+                assert!(written.get().is_none_or(|written| begun < *written), "an old page after the write");
+                early += 1;
+            }
+        });
+        fs::write(p.a("f"), [2; 10_000]).unwrap();
+        written.set(start.elapsed()).unwrap();
+        let until = Instant::now() + Duration::from_secs(1);
+        eventually("the reader had its time", || Instant::now() >= until);
+        p.second.signal(Signal::CONT);
+        reader.join().unwrap()
+    });
+    assert!(early > 0 && late, "{early} reads needed no request of the stopped mount");
 }

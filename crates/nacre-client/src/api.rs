@@ -104,15 +104,26 @@ pub struct WriteArgs {
     pub sync: bool,
 }
 
-/// fallocate(2) without a mode, or with KEEP_SIZE.
+/// What a range of a file gets by fallocate(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Space for later writes; bytes stay as they are. `keep_size`: the file does not grow (FALLOC_FL_KEEP_SIZE).
+    Space { keep_size: bool },
+    /// Zeros without space (FALLOC_FL_PUNCH_HOLE). The size stays.
+    Hole,
+    /// Zeros with space (FALLOC_FL_ZERO_RANGE).
+    Zeros { keep_size: bool },
+}
+
+/// fallocate(2).
 #[derive(Debug, Clone)]
 pub struct AllocateArgs {
     /// First byte.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
-    /// The size of the file stays (FALLOC_FL_KEEP_SIZE).
-    pub keep_size: bool,
+    /// What becomes of the range.
+    pub mode: AllocateMode,
     /// An ordinary user, whose change removes set-id bits and file capabilities.
     pub kill_suidgid: Option<Caller>,
 }

@@ -31,8 +31,8 @@ mod stats;
 mod targets;
 
 pub use api::{
-    AllocateArgs, Attach, Connection, CreateArgs, ListedEntry, MountConfig, ReaddirPage, ResolvedInode,
-    SetxattrArgs, WriteArgs,
+    AllocateArgs, AllocateMode, Attach, Connection, CreateArgs, ListedEntry, MountConfig, ReaddirPage,
+    ResolvedInode, SetxattrArgs, WriteArgs,
 };
 pub use cache::kernel::{KernelCache, Stale, Validity};
 pub use cache::pages::PageUse;

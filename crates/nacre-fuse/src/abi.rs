@@ -119,6 +119,8 @@ abi! {
     LkIn = 48 { fh: u64, owner: u64, lk: FileLock, lk_flags: u32, padding: u32 }
     InterruptIn = 8 { unique: u64 }
     FallocateIn = 32 { fh: u64, offset: u64, length: u64, mode: u32, padding: u32 }
+    LseekIn = 24 { fh: u64, offset: u64, whence: u32, padding: u32 }
+    LseekOut = 8 { offset: u64 }
     /// `fuse_init_in` without its unused tail.
     InitIn = 20 { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32 }
     InitOut = 64 {

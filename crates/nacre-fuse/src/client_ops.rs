@@ -152,6 +152,9 @@ impl Ops for ClientOps {
     async fn allocate(&self, handle: OpenHandle, args: AllocateArgs) -> OpResult<()> {
         self.client.allocate(handle, args).await
     }
+    async fn seek(&self, handle: OpenHandle, offset: u64, is_data: bool) -> OpResult<u64> {
+        self.client.seek(handle, offset, is_data).await
+    }
     async fn statfs(&self) -> OpResult<StatfsReply> {
         self.client.statfs().await
     }

@@ -67,6 +67,7 @@ impl<O: Ops> Door<O> {
             op::RELEASE => self.run(request, data::release),
             op::FSYNC | op::FSYNCDIR => self.run(request, data::fsync),
             op::FALLOCATE => self.run(request, data::fallocate),
+            op::LSEEK => self.run(request, data::lseek),
             op::READDIR => self.run(request, dirs::readdir),
             op::READDIRPLUS => self.run(request, dirs::readdirplus),
             op::GETXATTR => self.run(request, xattrs::getxattr),
@@ -84,7 +85,7 @@ impl<O: Ops> Door<O> {
             op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => {}
             op::IOCTL => self.reply(&request, Err(Errno::ENOTTY)),
             // The kernel does not send the request again and uses a fallback: access by mode bits, copies by read and
-            // write, O_TMPFILE refused with EOPNOTSUPP, SEEK_HOLE finds the end.
+            // write, O_TMPFILE refused with EOPNOTSUPP.
             _ => self.reply(&request, Err(Errno::ENOSYS)),
         }
     }

@@ -183,6 +183,10 @@ pub trait Ops: 'static {
     fn allocate(&self, handle: OpenHandle, args: AllocateArgs) -> impl Future<Output = OpResult<()>> {
         missing!(handle, args)
     }
+    /// The first offset from `offset` on with data (`is_data`), or in a hole.
+    fn seek(&self, handle: OpenHandle, offset: u64, is_data: bool) -> impl Future<Output = OpResult<u64>> {
+        missing!(handle, offset, is_data)
+    }
     fn statfs(&self) -> impl Future<Output = OpResult<StatfsReply>> {
         async { Ok(StatfsReply::default()) }
     }

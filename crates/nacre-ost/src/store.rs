@@ -10,9 +10,9 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
 use nacre_osd::object_rows::object_key;
-use nacre_osd::{Credits, ObjectRow, Objects, OsdError, Prepared, Stamp, Tx, table};
+use nacre_osd::{Credits, ObjectRow, Objects, OsdError, Prepared, Stamp, Tx, checksum, table};
 use nacre_target::{Admitted, Request, TargetCore};
-use nacre_types::{Errno, ObjectId, Owner, Transno};
+use nacre_types::{Errno, Extent, ObjectId, Owner, Transno};
 use nacre_wire::ost::ObjectState;
 
 /// Bytes that one transaction allocates.
@@ -163,6 +163,40 @@ impl Store {
             }
             offset += len;
         }
+    }
+
+    /// Zeros in `range`; takes several transactions, the last of which has the record.
+    pub(crate) async fn punch(
+        &self,
+        request: &Request,
+        object: ObjectId,
+        stamp: Stamp,
+        range: Extent,
+        frees: bool,
+    ) -> Result<(Transno, ObjectState), Errno> {
+        let as_errno = |e| log_errno(object, e);
+        // The first zeros are the begin of the change.
+        let admitted = self.core.admit_change(request)?;
+        for part in self.objects.partly_covered(object, range).await.map_err(as_errno)? {
+            let zeros = checksum::zeros(part.end - part.start);
+            let write = self.objects.prepare_write(object, part.start, zeros, &|| Ok(()));
+            let (prepared, ()) = write.await.map_err(as_errno)?;
+            self.change(object, stamp, prepared, || Ok(None)).await?;
+        }
+        self.objects.zero_blocks(object, range, frees).await.map_err(as_errno)?;
+        let prepared = self.objects.prepare_touch(object).await.map_err(as_errno)?;
+        self.change(object, stamp, prepared, || Ok(Some(admitted))).await
+    }
+    pub(crate) async fn restore_zeros(&self, object: ObjectId, range: Extent) -> Result<(), Errno> {
+        self.objects.restore_zeros(object, range).await.map_err(|e| log_errno(object, e))
+    }
+    pub(crate) async fn seek(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        is_data: bool,
+    ) -> Result<Option<u64>, Errno> {
+        self.objects.seek(object, offset, is_data).await.map_err(|e| log_errno(object, e))
     }
 
     pub(crate) async fn set_owner(

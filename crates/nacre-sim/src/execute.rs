@@ -4,7 +4,7 @@ use crate::kernel::Kernel;
 use crate::model::{Outcome, Stat, Value};
 use crate::ops::{Op, pattern};
 use bytes::Bytes;
-use nacre_client::{AllocateArgs, Client, CreateArgs, ResolvedInode, SetxattrArgs, WriteArgs};
+use nacre_client::{AllocateArgs, AllocateMode, Client, CreateArgs, ResolvedInode, SetxattrArgs, WriteArgs};
 use nacre_types::{Caller, Errno, Fid, FileType, LayoutTemplate, OpenHandle, SetAttr, mode};
 use nacre_wire::mdt::rename_flags::{EXCHANGE, NOREPLACE};
 use std::collections::BTreeMap;
@@ -134,9 +134,7 @@ impl Op {
             }
             Op::Read { path, offset, len } => read_file(client, path, *offset, *len).await,
             Op::Truncate(p, size) => truncate(client, p, *size).await,
-            Op::Allocate { path, offset, len, keep_size } => {
-                allocate(client, path, *offset, *len, *keep_size).await
-            }
+            Op::Allocate { path, offset, len, mode } => allocate(client, path, *offset, *len, *mode).await,
             Op::Stat(p) => Ok(Value::Stat(stat_of(&resolve(client, p).await?))),
             Op::Readdir { path, page, with_attrs } => {
                 let entry = resolve(client, path).await?;
@@ -254,10 +252,10 @@ async fn truncate(client: &Client, path: &str, size: u64) -> Outcome {
     Kernel::of(client).wrote(fid);
     if entry.attr.size == size { Ok(Value::Unit) } else { Ok(Value::Stat(stat_of(&entry))) }
 }
-async fn allocate(client: &Client, path: &str, offset: u64, len: u64, keep_size: bool) -> Outcome {
+async fn allocate(client: &Client, path: &str, offset: u64, len: u64, mode: AllocateMode) -> Outcome {
     let fid = file(client, path).await?;
     let (_, handle) = client.open(fid, O_RDWR, root()).await?;
-    let args = AllocateArgs { offset, len, keep_size, kill_suidgid: Some(root()) };
+    let args = AllocateArgs { offset, len, mode, kill_suidgid: Some(root()) };
     let done = client.allocate(handle, args).await;
     client.release(handle, None).await?;
     Kernel::of(client).wrote(fid);

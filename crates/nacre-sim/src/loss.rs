@@ -10,6 +10,7 @@
 use crate::check::{self, Tree};
 use crate::model::{Kind, Model};
 use crate::ops::Op;
+use nacre_client::AllocateMode;
 use std::collections::BTreeMap;
 
 /// Bound of the models that are kept after a loss. All of them fit what was seen, so further ones are dropped.
@@ -224,8 +225,15 @@ impl End {
             }
             Op::Truncate(_, size) => (*size as usize, old.max(new).max(most)),
             // It may say a size, and writes nothing over what a lost truncate would have cut.
-            Op::Allocate { keep_size: true, .. } if !theirs => (0, 0),
-            Op::Allocate { offset, len, .. } if !theirs => ((offset + len) as usize, (offset + len) as usize),
+            Op::Allocate { mode: AllocateMode::Space { keep_size: true }, .. } if !theirs => (0, 0),
+            Op::Allocate { offset, len, mode: AllocateMode::Space { .. }, .. } if !theirs => {
+                ((offset + len) as usize, (offset + len) as usize)
+            }
+            Op::Allocate { offset, len, mode: AllocateMode::Hole | AllocateMode::Zeros { .. }, .. } => {
+                let end = ((offset + len) as usize).min(new);
+                let start = (*offset as usize).min(end);
+                (if theirs { start.min(old) } else { start }, end)
+            }
             _ => (old.min(new), new),
         };
         if doubt.doubtful.len() < end {
@@ -236,6 +244,10 @@ impl End {
             _ if !doubt.theirs => (new, new),
             _ if theirs => (least.min(new), most.max(new)),
             Op::Truncate(..) => (new, new),
+            // Zeros say nothing of the size.
+            Op::Allocate { mode: AllocateMode::Hole | AllocateMode::Zeros { keep_size: true }, .. } => {
+                (least, most.max(new))
+            }
             _ => (least.max(end), most.max(new)),
         };
         doubt.states.push(after);

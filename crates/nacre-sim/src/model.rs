@@ -3,6 +3,7 @@
 //! Deliberately naive: every operation is a few lines on plain maps. Errors are checked in the kernel's order (parents
 //! first, then the names, then types). Permissions, times and device numbers are not modelled.
 
+use nacre_client::AllocateMode;
 use nacre_types::Errno;
 use std::collections::BTreeMap;
 
@@ -212,12 +213,20 @@ impl Model {
         self.content_mut(i).resize(size as usize, 0);
         Ok(Value::Unit)
     }
-    /// fallocate(2): extends the file with zeros unless `keep_size`.
-    pub fn allocate(&mut self, i: usize, offset: u64, len: u64, keep_size: bool) -> Outcome {
-        let end = (offset + len) as usize;
+    /// fallocate(2).
+    pub fn allocate(&mut self, i: usize, offset: u64, len: u64, mode: AllocateMode) -> Outcome {
+        let (start, end) = (offset as usize, (offset + len) as usize);
         let content = self.content_mut(i);
-        if !keep_size && content.len() < end {
+        let grows = matches!(
+            mode,
+            AllocateMode::Space { keep_size: false } | AllocateMode::Zeros { keep_size: false }
+        );
+        if grows && content.len() < end {
             content.resize(end, 0);
+        }
+        if !matches!(mode, AllocateMode::Space { .. }) {
+            let end = end.min(content.len());
+            content[start.min(end)..end].fill(0);
         }
         Ok(Value::Unit)
     }

@@ -1,6 +1,7 @@
 //! The operations that are tried: drawn from the seed, and applied to the model. `execute.rs` executes them through a client.
 
 use crate::model::{Kind, Model, Outcome, Value};
+use nacre_client::AllocateMode;
 use nacre_node::Rng;
 use nacre_types::Errno;
 use std::collections::BTreeMap;
@@ -50,7 +51,7 @@ pub enum Op {
         path: String,
         offset: u64,
         len: u64,
-        keep_size: bool,
+        mode: AllocateMode,
     },
     Stat(String),
     Readdir {
@@ -136,7 +137,16 @@ impl Op {
             34..=36 => Op::Append { path: p, len, byte },
             37..=39 => Op::Read { path: p, offset: offset / 2, len: len * 2 },
             40 | 41 => Op::Truncate(p, if rng.below(3) == 0 { 0 } else { offset }),
-            42 => Op::Allocate { path: p, offset, len: len as u64, keep_size: rng.below(2) == 0 },
+            42 => {
+                let mode = match rng.below(6) {
+                    0 => AllocateMode::Space { keep_size: true },
+                    1 => AllocateMode::Space { keep_size: false },
+                    2 => AllocateMode::Zeros { keep_size: true },
+                    3 => AllocateMode::Zeros { keep_size: false },
+                    _ => AllocateMode::Hole,
+                };
+                Op::Allocate { path: p, offset: offset / 2, len: len as u64, mode }
+            }
             43..=45 => Op::Stat(p),
             46..=48 => {
                 let path = if rng.below(3) == 0 { base.to_string() } else { p };
@@ -231,9 +241,7 @@ impl Op {
             Op::Append { path, len, byte } => m.write(m.file(path)?, None, &pattern(*byte, *len)),
             Op::Read { path, offset, len } => m.read(m.file(path)?, *offset, *len),
             Op::Truncate(p, size) => m.truncate(m.file(p)?, *size),
-            Op::Allocate { path, offset, len, keep_size } => {
-                m.allocate(m.file(path)?, *offset, *len, *keep_size)
-            }
+            Op::Allocate { path, offset, len, mode } => m.allocate(m.file(path)?, *offset, *len, *mode),
             Op::Stat(p) => m.stat(p),
             Op::Readdir { path, .. } => m.readdir(path),
             Op::Readlink(p) => m.readlink(p),

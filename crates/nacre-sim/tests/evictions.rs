@@ -3,7 +3,7 @@
 
 mod support;
 
-use nacre_client::{AllocateArgs, Client};
+use nacre_client::{AllocateArgs, AllocateMode, Client};
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Errno, Fid, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
@@ -11,8 +11,12 @@ use std::pin::Pin;
 use std::rc::Rc;
 use support::{FILE, MDT, OST, SEC, caller, create, make, on_devices, read, run, write};
 
-const ALLOCATION: AllocateArgs =
-    AllocateArgs { offset: 4096, len: 4096, keep_size: false, kill_suidgid: None };
+const ALLOCATION: AllocateArgs = AllocateArgs {
+    offset: 4096,
+    len: 4096,
+    mode: AllocateMode::Space { keep_size: false },
+    kill_suidgid: None,
+};
 
 fn lock(kind: FlockType, owner: u64) -> FileLock {
     FileLock { family: FlockFamily::Posix, kind, start: 0, end: u64::MAX, owner, pid: 1 }

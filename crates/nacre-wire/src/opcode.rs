@@ -65,6 +65,8 @@ codec_enum! {
         Cancel = 0x49,
         Reserve = 0x4a,
         FreeSpace = 0x4b,
+        Punch = 0x4c,
+        Seek = 0x4d,
         // callbacks, server to client
         LockGranted = 0x60,
         LockBlocking = 0x61,
@@ -102,7 +104,7 @@ impl Opcode {
     /// How long a change of this kind is kept for replay.
     pub fn kept_until(self) -> KeptUntil {
         match self {
-            Self::Write | Self::Truncate => KeptUntil::Stable,
+            Self::Write | Self::Truncate | Self::Punch => KeptUntil::Stable,
             _ => KeptUntil::Committed,
         }
     }
@@ -114,7 +116,7 @@ impl Opcode {
     /// Whether a request of this kind carries a deadline (`clock_ms` of the header) after which the target must not begin
     /// it. Changes of objects do: they rely on file locks of the MDT, which an OST does not know.
     pub fn has_deadline(self) -> bool {
-        matches!(self, Self::Write | Self::Truncate | Self::Allocate)
+        matches!(self, Self::Write | Self::Truncate | Self::Allocate | Self::Punch)
     }
     /// The class of a request of this opcode: the same as [`Rpc::CLASS`].
     pub fn class(self) -> Class {
@@ -144,6 +146,7 @@ impl Opcode {
             | Self::Write
             | Self::Truncate
             | Self::Allocate
+            | Self::Punch
             | Self::SetOwner
             | Self::Destroy
             | Self::Reserve => Class::Modify,
@@ -170,6 +173,7 @@ impl Opcode {
             | Self::Reclaim
             | Self::Read
             | Self::Glimpse
+            | Self::Seek
             | Self::SyncObject
             | Self::Enqueue
             | Self::FreeSpace

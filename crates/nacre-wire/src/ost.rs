@@ -98,6 +98,50 @@ codec_struct! {
     }
 }
 codec_struct! {
+    /// Bytes of the range become zeros; the size stays. `frees`: the space of blocks of 4 KiB that lie in the range is free
+    /// as well, otherwise it stays allocated.
+    pub struct Punch {
+        /// The object that is changed.
+        pub object: ObjectId,
+        /// As in [`Read`].
+        pub laid: u32,
+        /// First byte in the object.
+        pub offset: u64,
+        /// Bytes; not 0.
+        pub len: u64,
+        /// Whether space is freed.
+        pub frees: bool,
+        /// Charged for an object that does not exist yet.
+        pub owner: Owner,
+        /// The time of the change, by the client's clock.
+        pub mtime: Timestamp,
+        /// The client's lock of the range, or 0: the OST locks for the time of the request.
+        pub lock: LockCookie,
+    }
+}
+codec_struct! {
+    /// Asks for the first byte from an offset on that was written, or is in a hole. Holes have blocks of 4 KiB.
+    pub struct Seek {
+        /// The object that is searched.
+        pub object: ObjectId,
+        /// As in [`Read`].
+        pub laid: u32,
+        /// Where the search begins, in the object.
+        pub offset: u64,
+        /// Data is searched for; otherwise a hole.
+        pub is_data: bool,
+    }
+}
+codec_struct! {
+    /// The result of a [`Seek`].
+    pub struct SeekReply {
+        /// `None`: no data up to the object's end, or the search began there. The end of the object is a hole.
+        pub found: Option<u64>,
+        /// The object at that moment.
+        pub state: ObjectState,
+    }
+}
+codec_struct! {
     /// Asks for size, space and mtime of an object, without a lock.
     pub struct Glimpse { pub object: ObjectId, pub laid: u32 }
 }
@@ -179,6 +223,8 @@ rpc! {
     Write => Write, Modify, WriteReply;
     Truncate => Truncate, Modify, WriteReply;
     Allocate => Allocate, Modify, WriteReply;
+    Punch => Punch, Modify, WriteReply;
+    Seek => Seek, Read, SeekReply;
     Glimpse => Glimpse, Read, ObjectState;
     SetOwner => SetOwner, Modify, Empty;
     Destroy => Destroy, Modify, Empty;

@@ -333,3 +333,71 @@ fn appends_of_any_length_stay_together_between_mounts() {
     assert_eq!(torn(&t, "wide", 2 * MIB + 5, 1), 0);
     t.end();
 }
+
+/// Data, as `SEEK_DATA` and `SEEK_HOLE` show it.
+fn extents(file: &File) -> Vec<std::ops::Range<u64>> {
+    use rustix::fs::{SeekFrom, seek};
+    let mut found = Vec::new();
+    let mut at = 0;
+    loop {
+        match seek(file, SeekFrom::Data(at)) {
+            Ok(start) => {
+                at = seek(file, SeekFrom::Hole(start)).unwrap();
+                found.push(start..at);
+            }
+            Err(error) => {
+                assert_eq!(error, rustix::io::Errno::NXIO);
+                return found;
+            }
+        }
+    }
+}
+
+#[test]
+fn holes_are_punched_found_and_freed_on_every_mount() {
+    use rustix::fs::{FallocateFlags as Flags, fallocate};
+    let Some(t) = Two::new("rw") else { return };
+    const KIB: u64 = 1 << 10;
+    for stripes in ["1", "2"] {
+        let (name, bytes) = (format!("holes{stripes}"), 1000 * KIB);
+        assert!(
+            t.m.nacre(&["lfs", "setstripe", "-c", stripes, "-S", "64K", t.first(&name).to_str().unwrap()]).ok
+        );
+        let open = |path| File::options().read(true).write(true).open(path).unwrap();
+        let (one, two) = (open(t.first(&name)), open(t.second(&name)));
+        let mut model: Vec<u8> = (0..bytes).map(|at| (at / 1000 + 1) as u8).collect();
+        std::os::unix::fs::FileExt::write_all_at(&one, &model, 0).unwrap();
+        assert_eq!(extents(&two).first(), Some(&(0..bytes)));
+        let blocks = two.metadata().unwrap().blocks();
+        // From inside a block to inside a block, over several stripes.
+        let hole = 100 * KIB + 5..500 * KIB + 7;
+        let punch = Flags::PUNCH_HOLE | Flags::KEEP_SIZE;
+        fallocate(&two, punch, hole.start, hole.end - hole.start).unwrap();
+        model[hole.start as usize..hole.end as usize].fill(0);
+        assert_eq!(fs::read(t.first(&name)).unwrap(), model);
+        assert_eq!(extents(&one), [0..104 * KIB, 500 * KIB..bytes]);
+        assert_eq!(blocks - one.metadata().unwrap().blocks(), (500 - 104) * 2, "its space is free");
+        // Zeros keep their space, and may extend the file.
+        fallocate(&one, Flags::ZERO_RANGE, 900 * KIB, 200 * KIB).unwrap();
+        model.resize(1100 * KIB as usize, 0);
+        model[900 * KIB as usize..].fill(0);
+        assert_eq!(fs::read(t.second(&name)).unwrap(), model);
+        assert_eq!(extents(&two), [0..104 * KIB, 500 * KIB..900 * KIB]);
+        assert_eq!(two.metadata().unwrap().blocks(), (1100 - (500 - 104)) * 2);
+        // All of it: nothing is left but the size.
+        fallocate(&one, punch, 0, 2000 * KIB).unwrap();
+        let left = two.metadata().unwrap();
+        assert_eq!((extents(&two), left.len(), left.blocks()), (vec![], 1100 * KIB, 0));
+        assert_eq!(fallocate(&one, Flags::COLLAPSE_RANGE, 0, 4096), Err(rustix::io::Errno::OPNOTSUPP));
+        assert_eq!(fallocate(&one, punch, 0, 0), Err(rustix::io::Errno::INVAL));
+        // A copy by programs that look for holes, and by copy_file_range(2).
+        fs::write(t.first("source"), [vec![1; 70_000], vec![0; 300_000], vec![2; 5]].concat()).unwrap();
+        fallocate(open(t.first("source")), punch, 70_000, 300_000).unwrap();
+        let copied =
+            Command::new("cp").args(["--sparse=auto", "source", "copy"]).current_dir(t.m.mount()).status();
+        assert!(copied.unwrap().success());
+        assert_eq!(fs::read(t.second("copy")).unwrap(), fs::read(t.first("source")).unwrap());
+        assert!(fs::metadata(t.second("copy")).unwrap().blocks() < 200, "the hole is copied as a hole");
+    }
+    t.end();
+}

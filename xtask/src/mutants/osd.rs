@@ -28,6 +28,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-osd", "objects", "rot::no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
     planted(
+        "a fresh hole is overwritten before it is durable",
+        "crates/nacre-osd/src/object/punch.rs",
+        &[("if zeroed || frees {", "if false {")],
+    )
+    .found_by(
+        "nacre-osd",
+        "objects",
+        "rot::no_loss_of_a_machine_after_bytes_were_removed_and_written_is_taken_for_damage",
+    ),
+    planted(
         "kept bytes get a new checksum unverified",
         "crates/nacre-osd/src/object/prepare.rs",
         &[("|(_, sum)| Keep::Verified { sum, len }", "|_| { let _ = len; Keep::Bytes }")],

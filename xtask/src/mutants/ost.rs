@@ -29,4 +29,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("if self.core.tracks_uncommitted(request)", "if !self.core.tracks_uncommitted(request)")],
     )
     .found_by("nacre-sim", "stable", "a_write_that_was_never_acknowledged_does_not_cover_a_later_one"),
+    planted(
+        "zeros beside a hole that were lost with the machine are not written again",
+        "crates/nacre-ost/src/service/requests.rs",
+        &[("        self.store.restore_zeros(args.object, extent).await?;", "        let _ = extent;")],
+    )
+    .found_by("nacre-sim", "holes", "a_hole_stays_when_its_ost_is_killed_or_loses_its_machine"),
 ];

@@ -5,7 +5,7 @@
 //! the end of the file cannot move. Writes are sent to the OSTs without a cache. A read of a striped file that
 //! returns fewer bytes than requested has met a hole or the end of the file: the size, read under a lock of the range, decides.
 
-use crate::api::{AllocateArgs, WriteArgs};
+use crate::api::WriteArgs;
 use crate::cache::in_flight::Touches;
 use crate::client::Client;
 use crate::data::long_append::Piece;
@@ -26,7 +26,7 @@ use nacre_types::{
     Caller, Component, Errno, Extent, Fid, LockCookie, OpenHandle, ProtocolOutcome, SetAttr, Timestamp,
 };
 use nacre_wire::mdt::Setattr;
-use nacre_wire::ost::{Allocate, LockMode, ObjectState, Read, SyncObject, Write};
+use nacre_wire::ost::{LockMode, ObjectState, Read, SyncObject, Write};
 use nacre_wire::target::Sync;
 
 /// Largest request to an OST.
@@ -40,10 +40,15 @@ pub(crate) const TRIES: u32 = 5;
 type FromObject = (Vec<Bytes>, ObjectState);
 
 /// An operation's part of one object, with the lock that covers it.
-struct Locked {
+pub(crate) struct Locked {
     range: ObjectRange,
     ost: Rc<Target>,
     held: GrantedExtent,
+}
+impl Locked {
+    pub(crate) fn cookie(&self) -> LockCookie {
+        self.held.cookie()
+    }
 }
 
 impl Client {
@@ -153,7 +158,7 @@ impl Client {
     }
 
     /// Takes set-id bits and file capabilities away before an ordinary user changes the bytes.
-    async fn kill_privileges(&self, open: &Open, caller: &Caller) -> Result<(), Errno> {
+    pub(crate) async fn kill_privileges(&self, open: &Open, caller: &Caller) -> Result<(), Errno> {
         let file = &open.file;
         if file.loses_privileges(caller) {
             let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
@@ -199,7 +204,7 @@ impl Client {
         operation(false).await
     }
 
-    async fn lock_ranges(
+    pub(crate) async fn lock_ranges(
         &self,
         fid: Fid,
         ranges: &[ObjectRange],
@@ -327,65 +332,6 @@ impl Client {
             done += len;
         }
         Ok(())
-    }
-
-    /// fallocate(2) without a mode, or with KEEP_SIZE.
-    pub async fn allocate(&self, handle: OpenHandle, args: AllocateArgs) -> Result<(), Errno> {
-        let AllocateArgs { offset, len, keep_size, kill_suidgid } = args;
-        let _timing = self.stats.time("fallocate");
-        let open = &*self.handle_under_lease(handle).await?;
-        let file = &open.file;
-        if len == 0 {
-            return Err(Errno::EINVAL);
-        }
-        check_end(offset, len)?;
-        if let Some(caller) = &kill_suidgid {
-            self.kill_privileges(open, caller).await?;
-        }
-        file.long_append.end();
-        let _order =
-            file.ranges.acquire(&self.ctx, Extent::new(offset, offset + len), Share::Exclusive).await;
-        let component = file.component()?;
-        let mtime = self.now();
-        let ranges = &stripes::allocation(&component, offset, len);
-        self.retry_lost_locks(|first| async move {
-            let locked = match ranges.as_slice() {
-                [_] => Vec::new(),
-                _ => self.lock_ranges(file.fid, ranges, LockMode::Pw, first).await?,
-            };
-            let mut requests = Vec::with_capacity(ranges.len());
-            for (i, range) in ranges.iter().enumerate() {
-                let request = Allocate {
-                    object: range.of(file.fid).object,
-                    laid: range.laid,
-                    offset: range.offset,
-                    len: range.len,
-                    keep_size,
-                    owner: file.owner(),
-                    mtime,
-                    lock: locked.get(i).map_or(NO_LOCK, |l| l.held.cookie()),
-                };
-                requests.push((self.ost(range.ost).await?, request));
-            }
-            let replies = join_all(requests.iter().map(|(ost, request)| async move {
-                let _room = if request.lock == NO_LOCK { Some(ost.unlocked_write().await) } else { None };
-                self.change_object(ost, Change::through(open), request.lock, request, Vec::new()).await
-            }));
-            let replies = replies.await;
-            let mut outcome = Ok(());
-            for (range, reply) in ranges.iter().zip(replies) {
-                match reply {
-                    Ok(reply) => file.note_written(range.stripe, reply.state),
-                    Err(e) => {
-                        file.note_uncertain(range.stripe);
-                        outcome = Err(e);
-                    }
-                }
-            }
-            outcome
-        })
-        .await?;
-        self.check_lease(open).await
     }
 
     /// The file's bytes and its inode are durable when it returns; fdatasync(2) is the same, since sizes live with the

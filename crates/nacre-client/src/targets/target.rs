@@ -187,6 +187,8 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::Write => "ost_write",
         Opcode::Truncate => "ost_punch",
         Opcode::Allocate => "ost_fallocate",
+        Opcode::Punch => "ost_punch_hole",
+        Opcode::Seek => "ost_seek",
         Opcode::Glimpse => "ldlm_glimpse",
         Opcode::SetOwner => "ost_setattr",
         Opcode::Destroy => "ost_destroy",

@@ -1,4 +1,4 @@
-//! Open files: OPEN, READ, WRITE, FLUSH, RELEASE, FSYNC, FALLOCATE. The kernel's file handle is the open handle of the
+//! Open files: OPEN, READ, WRITE, FLUSH, RELEASE, FSYNC, FALLOCATE, LSEEK. The kernel's file handle is the open handle of the
 //! client.
 
 use crate::abi::{self, o};
@@ -9,7 +9,7 @@ use crate::interrupt::SIGNAL_DELAY;
 use crate::ops::{OpenedFile, Ops};
 use crate::reply::Body;
 use crate::request::FuseRequest;
-use nacre_client::{AllocateArgs, WriteArgs};
+use nacre_client::{AllocateArgs, AllocateMode, WriteArgs};
 use nacre_types::{Caller, Errno, OpenHandle};
 use std::pin::pin;
 use std::rc::Rc;
@@ -105,19 +105,37 @@ pub(crate) async fn fsync<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
 }
 
 pub(crate) async fn fallocate<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
-    const KEEP_SIZE: u32 = 1;
+    const KEEP_SIZE: u32 = 0x1;
+    const PUNCH_HOLE: u32 = 0x2;
+    const ZERO_RANGE: u32 = 0x10;
     let abi::FallocateIn { fh, offset, length, mode, .. } = request.args().take()?;
-    if mode & !KEEP_SIZE != 0 {
-        return Err(Errno::EOPNOTSUPP);
-    }
+    let keep_size = mode & KEEP_SIZE != 0;
+    let mode = match mode & !KEEP_SIZE {
+        0 => AllocateMode::Space { keep_size },
+        PUNCH_HOLE if keep_size => AllocateMode::Hole,
+        ZERO_RANGE => AllocateMode::Zeros { keep_size },
+        _ => return Err(Errno::EOPNOTSUPP),
+    };
     // The kernel leaves this to the file system and sends no flag: unlike WRITE, FALLOCATE has none. Root is taken to
     // have CAP_FSETID.
     let by_user = request.header.uid != 0;
     let kill_suidgid =
         if by_user { loser_of_privileges(&door, &request, OpenHandle(fh)).await? } else { None };
-    let args = AllocateArgs { offset, len: length, keep_size: mode & KEEP_SIZE != 0, kill_suidgid };
+    let args = AllocateArgs { offset, len: length, mode, kill_suidgid };
     door.ops.allocate(OpenHandle(fh), args).await?;
     Ok(Body::empty())
+}
+
+/// SEEK_DATA and SEEK_HOLE: the kernel serves the others.
+pub(crate) async fn lseek<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
+    const SEEK_DATA: u32 = 3;
+    const SEEK_HOLE: u32 = 4;
+    let abi::LseekIn { fh, offset, whence, .. } = request.args().take()?;
+    if whence != SEEK_DATA && whence != SEEK_HOLE {
+        return Err(Errno::EINVAL);
+    }
+    let offset = door.ops.seek(OpenHandle(fh), offset, whence == SEEK_DATA).await?;
+    Ok(Body::of(&abi::LseekOut { offset }))
 }
 
 /// The ordinary user whose change removes set-id bits of a file. The kernel does not send groups, and their lookup

@@ -39,10 +39,12 @@ fn files_are_written_read_appended_cut_and_mapped() {
     let f = File::options().read(true).write(true).open(m.at("big")).unwrap();
     fs::fallocate(&f, FallocateFlags::empty(), 0, 6_000_000).unwrap();
     assert_eq!(f.metadata().unwrap().len(), 6_000_000);
-    assert_eq!(
-        fs::fallocate(&f, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 1),
-        Err(Errno::OPNOTSUPP)
-    );
+    fs::fallocate(&f, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 100, 4000).unwrap();
+    let mut hole = [1; 4002];
+    f.read_exact_at(&mut hole, 99).unwrap();
+    assert_eq!((hole[0], hole[4001]), (big[99], big[4100]));
+    assert!(hole[1..4001].iter().all(|byte| *byte == 0));
+    assert_eq!(fs::fallocate(&f, FallocateFlags::COLLAPSE_RANGE, 0, 4096), Err(Errno::OPNOTSUPP));
     f.write_all_at(b"direct", 4096).unwrap();
     f.sync_all().unwrap();
     let mut text = [0; 6];

@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use nacre_client::{
-    AllocateArgs, CreateArgs, KernelCache, ListedEntry, ReaddirPage, ResolvedInode, SetxattrArgs, Stale,
-    Validity, WriteArgs,
+    AllocateArgs, AllocateMode, CreateArgs, KernelCache, ListedEntry, ReaddirPage, ResolvedInode,
+    SetxattrArgs, Stale, Validity, WriteArgs,
 };
 use nacre_fuse::Ops;
 use nacre_node::{Ctx, WaitList};
@@ -472,12 +472,18 @@ impl Ops for MemFs {
         inodes.get_mut(&fid).ok_or(Errno::ESTALE)?.xattrs.remove(name).map(drop).ok_or(Errno::ENODATA)
     }
     async fn allocate(&self, handle: OpenHandle, args: AllocateArgs) -> Result<(), Errno> {
-        let AllocateArgs { offset, len, keep_size, .. } = args;
+        let AllocateArgs { offset, len, mode, .. } = args;
         let fid = self.file(handle)?;
-        if let (false, Some(i)) = (keep_size, self.inodes.borrow_mut().get_mut(&fid)) {
-            let end = (offset + len) as usize;
+        let mut inodes = self.inodes.borrow_mut();
+        let i = inodes.get_mut(&fid).ok_or(Errno::ESTALE)?;
+        let (start, end) = (offset as usize, (offset + len) as usize);
+        if let AllocateMode::Space { keep_size: false } | AllocateMode::Zeros { keep_size: false } = mode {
             i.data.resize(i.data.len().max(end), 0);
             i.attr.size = i.data.len() as u64;
+        }
+        if !matches!(mode, AllocateMode::Space { .. }) {
+            let end = end.min(i.data.len());
+            i.data[start.min(end)..end].fill(0);
         }
         Ok(())
     }

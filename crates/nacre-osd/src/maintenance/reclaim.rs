@@ -269,7 +269,8 @@ impl Objects {
             _ => Ok(()),
         }
     }
-    async fn punch(&self, object: ObjectId, from: u64, to: u64) -> Result<(), OsdError> {
+    /// Frees a range of a blob.
+    pub(crate) async fn punch(&self, object: ObjectId, from: u64, to: u64) -> Result<(), OsdError> {
         if from >= to {
             return Ok(());
         }

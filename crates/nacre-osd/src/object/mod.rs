@@ -1,7 +1,8 @@
 //! Byte objects over rows and blobs.
 //!
 //! `objects.rs` is the entry for callers. A write begins in `prepare.rs` (range lock, rows, bytes) and ends in
-//! `apply.rs` (rows in the caller's transaction); `repair.rs` undoes a prepared change that is not applied. `rows.rs`
+//! `apply.rs` (rows in the caller's transaction); `repair.rs` undoes a prepared change that is not applied. `punch.rs` makes
+//! holes, and `seek.rs` finds them. `rows.rs`
 //! and `checksum.rs` are the formats. After an unclean start, `restore.rs` writes lost bytes again, `rechecksum.rs`
 //! recomputes checksums of blocks that no client has replayed, and `lost.rs` marks blocks that no file has. `verify.rs`
 //! compares what is read with its checksums, and `overwrite.rs` makes this exact over crashes.
@@ -14,6 +15,7 @@ pub(crate) mod marks;
 pub(crate) mod objects;
 pub(crate) mod overwrite;
 pub(crate) mod prepare;
+pub(crate) mod punch;
 pub(crate) mod range_lock;
 pub(crate) mod rechecksum;
 pub(crate) mod refresh;
@@ -21,6 +23,7 @@ pub(crate) mod repair;
 pub(crate) mod restore;
 pub mod rows;
 pub(crate) mod scan;
+pub(crate) mod seek;
 pub(crate) mod tasks;
 pub(crate) mod unverified;
 pub(crate) mod verify;

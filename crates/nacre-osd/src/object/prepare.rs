@@ -241,7 +241,7 @@ impl Objects {
         Ok(self.prepared(object, guard, pins, Objects::small_credits(false), ObjectChange::Nothing))
     }
 
-    fn prepared(
+    pub(crate) fn prepared(
         self: &Rc<Self>,
         object: ObjectId,
         guard: RangeGuard,

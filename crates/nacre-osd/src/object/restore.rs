@@ -46,8 +46,15 @@ impl Objects {
     /// # Errors
     /// Those of the store and of the engine.
     pub async fn restore_truncate(self: &Rc<Self>, object: ObjectId, size: u64) -> Result<(), OsdError> {
+        self.restore_zeros(object, Extent::new(size, u64::MAX)).await
+    }
+    /// The same for a range of zeros.
+    ///
+    /// # Errors
+    /// Those of the store and of the engine.
+    pub async fn restore_zeros(self: &Rc<Self>, object: ObjectId, range: Extent) -> Result<(), OsdError> {
         let zeros = |from, to| Bytes::from(vec![0; usize::try_from(to - from).expect("at most a block")]);
-        self.restore_range(object, size, u64::MAX, zeros).await
+        self.restore_range(object, range.start, range.end, zeros).await
     }
 
     /// Writes bytes to the written blocks of a range whose content does not match their checksum.

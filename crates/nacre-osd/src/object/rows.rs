@@ -105,6 +105,12 @@ impl BlockRow {
         }
         fresh
     }
+    /// Blocks hold no data any more; they stay allocated.
+    pub(crate) fn unwrite(&mut self, mask: u64) {
+        let allocated = self.allocated;
+        self.clear(mask);
+        self.allocated = allocated;
+    }
     /// Forgets blocks; returns how many of them were allocated.
     pub(crate) fn clear(&mut self, mask: u64) -> u64 {
         let gone = u64::from((self.allocated & mask).count_ones());

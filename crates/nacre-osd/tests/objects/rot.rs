@@ -6,6 +6,7 @@ use bytes::Bytes;
 use nacre_node::{FileId, Rng, StoreOp};
 use nacre_osd::{BLOCK_BYTES, OsdError};
 use nacre_testkit::CrashDevice;
+use nacre_types::Extent;
 
 const REGION: u64 = 256 << 10;
 
@@ -139,6 +140,52 @@ fn no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage() {
         assert_eq!(t.read(object(1), 0, 4096), Err(damaged(1, 0)), "seed {seed}");
     }
     assert!(old_sums > 5 && new_bytes > 50, "{old_sums} {new_bytes}");
+}
+
+/// Bytes are written where a hole, zeros or a truncate has just removed older ones. However much of this survives, no
+/// block has the checksum of the older bytes and the content of the new ones.
+#[test]
+fn no_loss_of_a_machine_after_bytes_were_removed_and_written_is_taken_for_damage() {
+    let (mut removed, mut written) = (0, 0);
+    for seed in 0..100 {
+        let mut rng = Rng::new(seed);
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        t.write(object(1), 0, vec![1; 2 * REGION as usize]).expect("writes");
+        make_durable(&mut t);
+        t.settle();
+        let (from, to) = (rng.below(REGION), REGION + rng.below(REGION));
+        let o = t.objects.clone();
+        t.drive.start(move |osd| async move {
+            let done = match seed % 3 {
+                0 => o.zero_blocks(object(1), Extent::new(from, to), true).await,
+                1 => o.zero_blocks(object(1), Extent::new(from, to), false).await,
+                _ => match o.prepare_truncate(object(1), from).await {
+                    Ok(prepared) => commit(&o, prepared, stamp(1)).await.map(drop),
+                    Err(error) => Err(error),
+                },
+            };
+            let write =
+                o.prepare_write(object(1), from + 5000, vec![Bytes::from(vec![2; 50_000])], &at_any_time);
+            if done.is_ok()
+                && let Ok((prepared, ())) = write.await
+            {
+                drop(osd);
+                drop(commit(&o, prepared, stamp(1)).await);
+            }
+        });
+        for _ in 0..rng.below(60) {
+            t.drive.drive.step();
+        }
+        let mut t = t.power_loss(&mut rng);
+        let before = t.read(object(1), 0, 4 << 20);
+        assert!(before.is_ok(), "seed {seed}: {:?}", before.err());
+        t.start_rechecksum();
+        let (_, got) = t.read(object(1), 0, 4 << 20).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        removed += u32::from(got.contains(&0));
+        written += u32::from(got.contains(&2));
+        assert_eq!(t.check_rows(object(1)).1, [], "seed {seed}");
+    }
+    assert!(removed > 10 && written > 10, "{removed} {written}");
 }
 
 /// Marks are commits that a writer waits for: their number grows with the logarithm of the regions.

@@ -9,7 +9,7 @@ use nacre_osd::{
     Stamp, UNVERIFIED_KEY, table,
 };
 use nacre_testkit::{CrashDevice, OsdDrive};
-use nacre_types::{Errno, Fid, ObjectId, Oid, Owner, Seq, Timestamp};
+use nacre_types::{Errno, Extent, Fid, ObjectId, Oid, Owner, Seq, Timestamp};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
@@ -131,6 +131,27 @@ impl Target {
             commit(&o, prepared, stamp).await
         })
     }
+    /// As a target does it: zeros in partly covered blocks, then whole blocks, then the time of the change.
+    pub(crate) fn zero(
+        &mut self,
+        object: ObjectId,
+        range: Extent,
+        frees: bool,
+    ) -> Result<ObjectRow, OsdError> {
+        self.run(move |o| async move {
+            let stamp = stamp(object.fid.oid.0);
+            for part in o.partly_covered(object, range).await? {
+                let zeros = vec![Bytes::from(vec![0; (part.end - part.start) as usize])];
+                let (prepared, ()) = o.prepare_write(object, part.start, zeros, &at_any_time).await?;
+                commit(&o, prepared, stamp).await?;
+            }
+            o.zero_blocks(object, range, frees).await?;
+            commit(&o, o.prepare_touch(object).await?, stamp).await
+        })
+    }
+    pub(crate) fn seek(&mut self, object: ObjectId, offset: u64, is_data: bool) -> Option<u64> {
+        self.run(move |o| async move { o.seek(object, offset, is_data).await.expect("seeks") })
+    }
     pub(crate) fn destroy(&mut self, object: ObjectId) -> Result<ObjectRow, OsdError> {
         self.run(move |o| async move {
             let prepared = o.prepare_destroy(object).await?;
@@ -223,6 +244,10 @@ pub(crate) struct Model {
     pub(crate) bytes: Vec<u8>,
     /// Allocated blocks.
     pub(crate) blocks: std::collections::BTreeSet<u64>,
+    /// Those of them that were written.
+    pub(crate) written: std::collections::BTreeSet<u64>,
+    /// The end of freed blocks: the blob may be so long.
+    pub(crate) freed_to: u64,
 }
 impl Model {
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
@@ -232,11 +257,29 @@ impl Model {
         }
         self.bytes[offset as usize..end].copy_from_slice(data);
         self.blocks.extend(offset / BLOCK_BYTES..(end as u64).div_ceil(BLOCK_BYTES));
+        self.written.extend(offset / BLOCK_BYTES..(end as u64).div_ceil(BLOCK_BYTES));
+    }
+    pub(crate) fn zero(&mut self, range: Extent, frees: bool) {
+        for at in range.start..range.end.min(self.bytes.len() as u64) {
+            self.bytes[at as usize] = 0;
+        }
+        let whole = range.start.div_ceil(BLOCK_BYTES)..range.end / BLOCK_BYTES;
+        self.written.retain(|block| !whole.contains(block));
+        if frees {
+            self.freed_to = self.freed_to.max(self.blocks.last().map_or(0, |b| (b + 1) * BLOCK_BYTES));
+            self.blocks.retain(|block| !whole.contains(block));
+        }
+    }
+    pub(crate) fn seek(&self, offset: u64, is_data: bool) -> Option<u64> {
+        let size = self.bytes.len() as u64;
+        let found = (offset..size).find(|at| self.written.contains(&(at / BLOCK_BYTES)) == is_data);
+        if is_data || offset >= size { found } else { Some(found.unwrap_or(size)) }
     }
     pub(crate) fn truncate(&mut self, size: u64) {
         // Like the kernel's file systems: growing keeps what was allocated beyond the size.
         if size as usize <= self.bytes.len() {
             self.blocks.retain(|&b| b < size.div_ceil(BLOCK_BYTES));
+            self.written.retain(|&b| b < size.div_ceil(BLOCK_BYTES));
         }
         self.bytes.resize(size as usize, 0);
     }
@@ -279,7 +322,7 @@ pub(crate) fn change(
     let id = object(rng.below(3) as u32);
     let model = models.entry(id).or_default();
     let size = model.bytes.len() as u64;
-    let row = match rng.below(10) {
+    let row = match rng.below(13) {
         0..=4 => {
             let (offset, data) = (place(rng, size), data(rng, step));
             model.write(offset, &data);
@@ -295,6 +338,13 @@ pub(crate) fn change(
             model.allocate(offset, len, keep);
             t.allocate(id, offset, len, keep)
         }
+        9..=11 => {
+            let offset = place(rng, size);
+            let len = if rng.below(3) == 0 { 4096 * rng.below(90) } else { rng.below(30_000) };
+            let (range, frees) = (Extent::new(offset, offset + len), rng.below(3) != 0);
+            model.zero(range, frees);
+            t.zero(id, range, frees)
+        }
         _ => {
             *model = Model::default();
             t.destroy(id).map(|_| ObjectRow::default())
@@ -303,6 +353,10 @@ pub(crate) fn change(
     let row = row.expect("changes");
     assert_eq!(row.size, model.bytes.len() as u64, "step {step}");
     assert_eq!(row.blocks, model.blocks.len() as u64 * 8, "step {step}");
+    for is_data in [false, true] {
+        let from = place(rng, size);
+        assert_eq!(t.seek(id, from, is_data), model.seek(from, is_data), "step {step}: seek from {from}");
+    }
     id
 }
 

@@ -26,7 +26,7 @@ use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, PersistentLocks, Registration, Reply, Request, Service, StartRow, TargetCore};
 use nacre_types::{Codec, Errno, Transno};
 use nacre_wire::Opcode;
-use nacre_wire::ost::{Allocate, Enqueue, ReserveReply, Truncate, Write};
+use nacre_wire::ost::{Allocate, Enqueue, Punch, ReserveReply, Truncate, Write};
 use nacre_wire::params::{BoundParam, OstParam};
 use nacre_wire::target::{Empty, StatfsReply};
 
@@ -93,7 +93,8 @@ impl Service for Ost {
         Some(match opcode {
             Opcode::Read => "read",
             Opcode::Write => "write",
-            Opcode::Truncate => "punch",
+            // The field counts truncates so, too: to an OST they are holes up to the end.
+            Opcode::Truncate | Opcode::Punch => "punch",
             Opcode::Allocate => "prealloc",
             Opcode::Glimpse => "getattr",
             Opcode::SetOwner => "setattr",
@@ -110,6 +111,10 @@ impl Service for Ost {
             Opcode::Write if self.core.may_have_lost_bytes(record.transno) => {
                 return self.restore(&request, record.transno).await;
             }
+            Opcode::Punch if self.core.may_have_lost_bytes(record.transno) => {
+                return self.restore_punch(&request, record.transno).await;
+            }
+            Opcode::Punch => self.reconstructed_state(request.args::<Punch>()?.object).await?,
             Opcode::Write => self.reconstructed_state(request.args::<Write>()?.object).await?,
             Opcode::Truncate => self.reconstructed_state(request.args::<Truncate>()?.object).await?,
             Opcode::Allocate => self.reconstructed_state(request.args::<Allocate>()?.object).await?,

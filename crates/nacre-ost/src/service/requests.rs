@@ -13,8 +13,8 @@ use nacre_osd::{Pins, Stamp};
 use nacre_target::{Reply, Request};
 use nacre_types::{Errno, Extent, LockCookie, ObjectId, Transno};
 use nacre_wire::ost::{
-    Allocate, Cancel, Destroy, Enqueue, EnqueueReply, FreeSpaceReply, Glimpse, ObjectState, Read, ReadReply,
-    Reserve, ReserveReply, SetOwner, SyncObject, Truncate, Write, WriteReply,
+    Allocate, Cancel, Destroy, Enqueue, EnqueueReply, FreeSpaceReply, Glimpse, ObjectState, Punch, Read,
+    ReadReply, Reserve, ReserveReply, Seek, SeekReply, SetOwner, SyncObject, Truncate, Write, WriteReply,
 };
 use nacre_wire::target::Empty;
 use nacre_wire::{MAX_BULK_BYTES, Opcode};
@@ -144,6 +144,39 @@ impl Ost {
         Ok(Reply::of(&WriteReply { state }).with_transno(transno))
     }
 
+    async fn punch(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: Punch = request.args()?;
+        let extent = range(args.object, args.offset, args.len)?;
+        if extent.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(applied) = request.replayed_transno().filter(|t| self.core.may_have_lost_bytes(*t)) {
+            return self.restore_punch(request, applied).await;
+        }
+        let _guard = self.lock_for_change(request, args.lock, args.object, args.laid, extent).await?;
+        let stamp = Stamp { owner: args.owner, mtime: args.mtime };
+        self.uncommitted.wait(request, args.object, extent).await?;
+        let (transno, state) = self.store.punch(request, args.object, stamp, extent, args.frees).await?;
+        self.uncommitted.record(request, args.object, extent, transno).await?;
+        Ok(Reply::of(&WriteReply { state }).with_transno(transno))
+    }
+    /// Replay of a punch whose rows are in the log: only zeros that it wrote beside whole blocks may be lost.
+    pub(super) async fn restore_punch(&self, request: &Request, applied: Transno) -> Result<Reply, Errno> {
+        let args: Punch = request.args()?;
+        let extent = range(args.object, args.offset, args.len)?;
+        self.store.restore_zeros(args.object, extent).await?;
+        Ok(self.reconstructed_state(args.object).await?.with_transno(applied))
+    }
+
+    async fn seek(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: Seek = request.args()?;
+        range(args.object, args.offset, 0)?;
+        self.check_not_lost(args.object, args.laid).await?;
+        let found = self.store.seek(args.object, args.offset, args.is_data).await?;
+        let state = self.store.state(args.object).await?;
+        Ok(Reply::of(&SeekReply { found, state }))
+    }
+
     async fn glimpse(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Glimpse = request.args()?;
         check_fid(args.object)?;
@@ -247,6 +280,8 @@ impl Ost {
             Opcode::Write => self.write(request).await,
             Opcode::Truncate => self.truncate(request).await,
             Opcode::Allocate => self.allocate(request).await,
+            Opcode::Punch => self.punch(request).await,
+            Opcode::Seek => self.seek(request).await,
             Opcode::Glimpse => self.glimpse(request).await,
             Opcode::SetOwner => self.set_owner(request).await,
             Opcode::Destroy => self.destroy(request).await,

@@ -226,6 +226,11 @@ messages! {
             object: object(), laid: 2, offset: 1, len: 2, keep_size: true, owner: owner(), mtime: time(1),
             lock: LockCookie(1),
         };
+        Punch = Punch {
+            object: object(), laid: 2, offset: 1, len: 2, frees: true, owner: owner(), mtime: time(1),
+            lock: LockCookie(1),
+        };
+        Seek = Seek { object: object(), laid: 2, offset: 5, is_data: true };
         Glimpse = Glimpse { object: object(), laid: 2 };
         SetOwner = SetOwner { object: object(), owner: owner() };
         Destroy = Destroy { fid: fid(7), stripes: vec![0, 1, 2] };

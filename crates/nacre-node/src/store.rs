@@ -115,6 +115,13 @@ pub enum StoreOp {
     SyncAside {
         file: FileId,
     },
+    /// Makes all earlier changes of many blobs durable in one step, for which no request waits. The result
+    /// ([`StoreDone::Synced`]) says of each blob what `SyncWritten` would say of it, with its length here. After an error,
+    /// nothing is known of any of them: each must be synced alone. [`StoreError::Unsupported`]: the store has no such step.
+    SyncMany {
+        /// Blobs, and the length up to which each has been written.
+        files: Vec<(FileId, u64)>,
+    },
     /// Begins to write back a range of a blob that was written, without waiting for the device, so that a later sync finds
     /// little to do. Promises nothing: a failure of the write-back is reported by the next sync of the blob.
     StartWriteback {
@@ -182,6 +189,7 @@ impl StoreOp {
             | Self::Sync { .. }
             | Self::SyncWritten { .. }
             | Self::SyncAside { .. }
+            | Self::SyncMany { .. }
             | Self::StartWriteback { .. }
             | Self::Refresh { .. }
             | Self::Replace { .. }
@@ -198,6 +206,8 @@ pub enum StoreDone {
     /// Bytes, and the checksums of their blocks.
     Checksummed(Bytes, Vec<u32>),
     Checksums(Vec<u32>),
+    /// One result for each blob of a `SyncMany`.
+    Synced(Vec<Result<(), StoreError>>),
     /// `None`: there is no such file.
     Len(Option<u64>),
     List(Vec<FileId>),
@@ -235,6 +245,8 @@ pub enum StoreError {
     /// The text names file and operation.
     #[error("device: {0}")]
     Device(String),
+    #[error("the store does not support this")]
+    Unsupported,
     #[error("the store is stopped")]
     Stopped,
 }

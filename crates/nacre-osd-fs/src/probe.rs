@@ -18,6 +18,8 @@ pub struct Features {
     pub allocate: bool,
     /// Reads can be tried in the page cache.
     pub cached_read: bool,
+    /// syncfs(2) makes everything durable; some file systems do nothing.
+    pub sync_all: bool,
     /// There is no disk to wait for.
     pub in_memory: bool,
 }
@@ -34,12 +36,14 @@ pub(crate) fn probe(dirs: &Dirs) -> Result<Features, Errno> {
     let result = (|| {
         let file_system = name_of(rustix::fs::fstatfs(root)?.f_type);
         let in_memory = file_system == "tmpfs";
+        let sync_all = matches!(&*file_system, "ext4" | "xfs" | "btrfs");
         let made = rustix::fs::openat(root, A, flags, mode)
             .and_then(|a| Ok((a, rustix::fs::openat(root, B, flags, mode)?)));
         let (a, b) = match made {
             Err(e) if is_full(e) => {
                 return Ok(Features {
                     file_system,
+                    sync_all,
                     in_memory,
                     cached_read: in_memory,
                     ..Features::default()
@@ -55,6 +59,7 @@ pub(crate) fn probe(dirs: &Dirs) -> Result<Features, Errno> {
         let mut byte = [0];
         Ok(Features {
             file_system,
+            sync_all,
             in_memory,
             reflink: rustix::fs::ioctl_ficlone(&b, &a).is_ok(),
             punch: rustix::fs::fallocate(&a, hole, 0, 4096).is_ok(),

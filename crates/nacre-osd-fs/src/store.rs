@@ -256,12 +256,24 @@ impl FsStore {
     /// Syncs a blob and looks whether it is as long as what was written to it, under its name.
     fn sync_written(&self, file: FileId, len: u64) -> Result<(), StoreError> {
         self.sync(file)?;
+        self.must_hold(file, len)
+    }
+    fn must_hold(&self, file: FileId, len: u64) -> Result<(), StoreError> {
         let held = match (len, file) {
             (0, _) => return Ok(()),
             (_, FileId::Blob(object)) => self.held(object)?,
             _ => self.len(file)?.unwrap_or(0),
         };
         if held < len { Err(StoreError::Missing { file, from: held, to: len }) } else { Ok(()) }
+    }
+    /// Syncs the whole file system below, and looks whether each blob is as long as what was written to it.
+    fn sync_many(&self, files: &[(FileId, u64)]) -> Result<StoreDone, StoreError> {
+        if !self.features.sync_all {
+            return Err(StoreError::Unsupported);
+        }
+        retry(|| rustix::fs::syncfs(self.dirs.root()))
+            .map_err(self.fail("syncing everything for", FileId::Super))?;
+        Ok(StoreDone::Synced(files.iter().map(|&(file, len)| self.must_hold(file, len)).collect()))
     }
     /// Every chunk of a blob is written back as far as the device takes it, and forgotten by the cache.
     fn refresh(&self, file: FileId) -> Result<(), StoreError> {
@@ -498,6 +510,7 @@ impl FsStore {
                 self.start_writeback(file, offset, len);
                 Ok(StoreDone::Unit)
             }
+            StoreOp::SyncMany { files } => self.sync_many(&files),
             StoreOp::SyncWritten { file, len, .. } => self.sync_written(file, len).map(|()| StoreDone::Unit),
             StoreOp::Replace { file, data } => self.replace(file, data).map(|()| StoreDone::Unit),
             StoreOp::Delete { file } => self.delete(file).map(|()| StoreDone::Unit),

@@ -242,6 +242,10 @@ impl MemStore {
             | StoreOp::StartWriteback { .. }
             | StoreOp::Refresh { .. } => {}
             StoreOp::SyncWritten { file, len, .. } => self.check_reaches(file, len)?,
+            StoreOp::SyncMany { files } => {
+                let results = files.into_iter().map(|(file, len)| self.check_reaches(file, len)).collect();
+                return Ok(StoreDone::Synced(results));
+            }
             StoreOp::Delete { file } => self.delete(file),
             StoreOp::List { kind, after, limit } => {
                 return Ok(StoreDone::List(self.list(kind, after, limit)));

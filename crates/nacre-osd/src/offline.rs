@@ -42,6 +42,7 @@ impl Overlay {
             StoreOp::Sync { .. }
             | StoreOp::SyncWritten { .. }
             | StoreOp::SyncAside { .. }
+            | StoreOp::SyncMany { .. }
             | StoreOp::StartWriteback { .. }
             | StoreOp::Refresh { .. }
             | StoreOp::Truncate { file: FileId::Log(_), .. }

@@ -68,6 +68,7 @@ fn waits_for_device(op: &StoreOp) -> bool {
         StoreOp::Sync { .. }
             | StoreOp::SyncWritten { .. }
             | StoreOp::SyncAside { .. }
+            | StoreOp::SyncMany { .. }
             | StoreOp::Refresh { .. }
             | StoreOp::StartWriteback { .. }
     )
@@ -86,6 +87,7 @@ fn payload_bytes(op: &StoreOp) -> usize {
         | StoreOp::Sync { .. }
         | StoreOp::SyncWritten { .. }
         | StoreOp::SyncAside { .. }
+        | StoreOp::SyncMany { .. }
         | StoreOp::Refresh { .. }
         | StoreOp::StartWriteback { .. }
         | StoreOp::Delete { .. }
@@ -129,6 +131,7 @@ impl Class {
             | StoreOp::Allocate { .. } => Self::Transfer,
             StoreOp::SyncWritten { aside: true, .. }
             | StoreOp::SyncAside { .. }
+            | StoreOp::SyncMany { .. }
             | StoreOp::StartWriteback { .. }
             | StoreOp::Truncate { .. }
             | StoreOp::Punch { .. }

@@ -303,6 +303,20 @@ pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
     assert_eq!(checksummed(40_960, Some(5000)), Ok(()));
     assert_eq!((sync(41_060), checksummed(8192, None)), (Ok(()), Ok(())));
     assert_eq!(run(store, StoreOp::SyncAside { file }), Ok(StoreDone::Unit));
+    let files = vec![(file, 41_060), (file, 1 << 20), (blob(2), 0), (blob(2), 1)];
+    match run(store, StoreOp::SyncMany { files }) {
+        Ok(StoreDone::Synced(results)) => {
+            let is_missing = |result: &Result<(), StoreError>| match result {
+                Err(StoreError::Missing { .. }) => true,
+                other => {
+                    assert_eq!(other, &Ok(()));
+                    false
+                }
+            };
+            assert_eq!(results.iter().map(is_missing).collect::<Vec<_>>(), [false, true, false, true]);
+        }
+        other => assert_eq!(other, Err(StoreError::Unsupported)),
+    }
     // An early write-back changes nothing that can be read, and makes nothing.
     for file in [file, blob(2)] {
         assert_eq!(

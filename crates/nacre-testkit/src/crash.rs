@@ -415,6 +415,9 @@ impl Disk {
         if let Some(error) = synced.and_then(|file| self.files.get_mut(&file)?.writeback_error.take()) {
             return Some(error);
         }
+        if let StoreOp::SyncMany { files } = op {
+            return self.injected_error_of_many(files);
+        }
         let error = self.fault(op)?;
         if let Some(file) = synced
             && let Some(content) = self.files.get_mut(&file)
@@ -422,6 +425,22 @@ impl Disk {
             content.refused(file);
         }
         Some(error)
+    }
+
+    /// The step does not tell whose error it is; the blob's own sync does.
+    fn injected_error_of_many(&mut self, files: &[(FileId, u64)]) -> Option<StoreError> {
+        for &(file, _) in files {
+            if let Some(error) = self.fault(&StoreOp::SyncAside { file })
+                && let Some(content) = self.files.get_mut(&file)
+            {
+                content.refused(file);
+                content.writeback_error = Some(error);
+            }
+        }
+        let failed = |(file, _): &(FileId, u64)| {
+            self.files.get(file).is_some_and(|content| content.writeback_error.is_some())
+        };
+        files.iter().any(failed).then(|| StoreError::Device("one of many".into()))
     }
 
     fn run(&mut self, op: StoreOp) -> Result<StoreDone, StoreError> {
@@ -464,6 +483,13 @@ impl Disk {
             StoreOp::SyncWritten { file, len, .. } => {
                 self.sync(file);
                 self.must_reach(file, len)?;
+            }
+            StoreOp::SyncMany { files } => {
+                let sync_one = |(file, len): (FileId, u64)| {
+                    self.sync(file);
+                    self.must_reach(file, len)
+                };
+                return Ok(StoreDone::Synced(files.into_iter().map(sync_one).collect()));
             }
             StoreOp::Replace { file, data } => {
                 let mut new = SparseFile::default();
@@ -614,6 +640,8 @@ fn kind_of(op: &StoreOp) -> Option<(FaultOp, FileId)> {
         StoreOp::Replace { file, .. } => (FaultOp::Replace, *file),
         StoreOp::Delete { file } => (FaultOp::Delete, *file),
         StoreOp::StartWriteback { file, .. } => (FaultOp::Writeback, *file),
+        // Faults are those of its blobs.
+        StoreOp::SyncMany { .. } => return None,
         StoreOp::Refresh { .. } | StoreOp::List { .. } | StoreOp::Len { .. } | StoreOp::Space => return None,
     })
 }

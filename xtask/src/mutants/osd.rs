@@ -28,6 +28,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-osd", "objects", "rot::no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
     planted(
+        "objects count as stable although the sync of all of them failed",
+        "crates/nacre-osd/src/maintenance/sync_many.rs",
+        &[(
+            "let result = self.sync_taken(object, Some(bytes), true).await;",
+            "let result = Ok(self.writeback().ended(object, bytes));",
+        )],
+    )
+    .found_by(
+        "nacre-osd",
+        "objects",
+        "sync_many::an_error_of_the_step_costs_only_the_object_that_it_belongs_to",
+    ),
+    planted(
         "a fresh hole is overwritten before it is durable",
         "crates/nacre-osd/src/object/punch.rs",
         &[("if zeroed || frees {", "if false {")],

@@ -4,6 +4,8 @@
 //! only objects that were changed later. The device begins to write an object's bytes early ([`EARLY_BYTES`]), so that a
 //! later sync finds little to do.
 //!
+//! Many objects are synced in one step if the store has one (`maintenance/sync_many.rs`).
+//!
 //! Invariants: an object is in [`Unstable`] from the apply of a write until a sync that began after it has
 //! succeeded; a failed sync is never repeated (the kernel has dropped the pages): the object is quarantined. The device
 //! reports an error only once, so a sync for a caller returns only after the syncs of the object that were under way.
@@ -19,7 +21,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use nacre_node::{Ctx, FileId, StoreDone, StoreError, StoreOp, WaitList, join_all};
-use nacre_types::{Codec, Extent, ObjectId, Transno};
+use nacre_types::{Codec, Extent, Instant, ObjectId, Transno};
 
 /// Bytes of an object that are written before the device begins with them.
 pub const EARLY_BYTES: u64 = 8 << 20;
@@ -34,6 +36,8 @@ pub(crate) struct Writeback {
     work: WaitList,
     /// The task has nothing to do and no timer.
     is_idle: Cell<bool>,
+    /// When many objects may be synced in one step again.
+    many_after: Cell<Instant>,
 }
 impl Writeback {
     pub(crate) fn new(ctx: &Ctx) -> Self {
@@ -43,18 +47,31 @@ impl Writeback {
             unstable: RefCell::default(),
             work: ctx.wait_list(),
             is_idle: Cell::new(false),
+            many_after: Cell::default(),
         }
     }
     /// The task checks for work, or ends.
     pub(crate) fn wake(&self) {
         self.work.wake_all();
     }
+    pub(crate) fn many_after(&self) -> &Cell<Instant> {
+        &self.many_after
+    }
+    /// A sync of the object begins: later writes are counted separately. `None`: its bytes are stable, or another sync of
+    /// them has begun.
+    pub(crate) fn take(&self, object: ObjectId) -> Option<Taken> {
+        self.unstable.borrow_mut().take(object)
+    }
+    /// The sync of these bytes has ended, and its outcome is recorded.
+    pub(crate) fn ended(&self, object: ObjectId, taken: Taken) {
+        self.unstable.borrow_mut().ended(object, taken);
+    }
 }
 
 /// Objects with bytes that are not stable.
 #[derive(Default)]
 struct Unstable {
-    objects: BTreeMap<ObjectId, Bytes>,
+    objects: BTreeMap<ObjectId, Taken>,
     /// Oldest write of each, those whose sync is under way included.
     ages: BTreeSet<(Transno, ObjectId)>,
     bytes: u64,
@@ -65,8 +82,9 @@ struct Unstable {
     /// The error because of which they cannot be made stable.
     former_failed: Option<OsdError>,
 }
+/// Bytes of an object that are not stable.
 #[derive(Clone, Copy)]
-struct Bytes {
+pub(crate) struct Taken {
     oldest: Transno,
     bytes: u64,
     /// Of these, bytes with which the device has not begun, and the range in which they lie.
@@ -80,7 +98,7 @@ impl Unstable {
         let bytes = range.end - range.start;
         self.bytes += bytes;
         self.newest = self.newest.max(transno);
-        let new = Bytes { oldest: transno, bytes: 0, waiting: 0, range };
+        let new = Taken { oldest: transno, bytes: 0, waiting: 0, range };
         let entry = self.objects.entry(object).or_insert(new);
         entry.bytes += bytes;
         self.ages.insert((entry.oldest, object));
@@ -96,11 +114,10 @@ impl Unstable {
         entry.waiting = 0;
         Some(entry.range)
     }
-    /// A sync of the object begins: later writes are counted separately.
-    fn take(&mut self, object: ObjectId) -> Option<Bytes> {
+    fn take(&mut self, object: ObjectId) -> Option<Taken> {
         self.objects.remove(&object)
     }
-    fn ended(&mut self, object: ObjectId, taken: Bytes) {
+    fn ended(&mut self, object: ObjectId, taken: Taken) {
         self.bytes -= taken.bytes;
         self.ages.remove(&(taken.oldest, object));
     }
@@ -188,10 +205,20 @@ impl Objects {
     ///
     /// `aside`: no request waits.
     pub(crate) async fn sync_bytes(&self, object: ObjectId, aside: bool) -> Result<(), OsdError> {
+        let taken = self.writeback().take(object);
+        self.sync_taken(object, taken, aside).await
+    }
+    /// The same for bytes whose sync was tried together with others.
+    pub(crate) async fn sync_taken(
+        &self,
+        object: ObjectId,
+        taken: Option<Taken>,
+        aside: bool,
+    ) -> Result<(), OsdError> {
         let number = self.writeback().syncs.get() + 1;
         self.writeback().syncs.set(number);
         self.writeback().syncing.borrow_mut().insert((object, number));
-        let result = self.sync_bytes_now(object, aside).await;
+        let result = self.sync_taken_now(object, taken, aside).await;
         self.writeback().syncing.borrow_mut().remove(&(object, number));
         self.tasks().made_progress();
         result
@@ -206,8 +233,12 @@ impl Objects {
             self.tasks().progress().await;
         }
     }
-    async fn sync_bytes_now(&self, object: ObjectId, aside: bool) -> Result<(), OsdError> {
-        let taken = self.writeback().unstable.borrow_mut().take(object);
+    async fn sync_taken_now(
+        &self,
+        object: ObjectId,
+        taken: Option<Taken>,
+        aside: bool,
+    ) -> Result<(), OsdError> {
         // If the row cannot be read, the length is unknown; the bytes are synced all the same.
         let row = self.row(object).await;
         let len = row.as_ref().map_or(0, |row| self.expected_length(row.as_ref()));
@@ -218,11 +249,11 @@ impl Objects {
         if let Some(taken) = taken
             && !self.osd().has_failed()
         {
-            self.writeback().unstable.borrow_mut().ended(object, taken);
+            self.writeback().ended(object, taken);
         }
         result
     }
-    async fn sync_ended(
+    pub(crate) async fn sync_ended(
         &self,
         object: ObjectId,
         result: Result<StoreDone, StoreError>,
@@ -252,12 +283,16 @@ impl Objects {
     }
 
     /// The length that the file of an object must have.
-    fn expected_length(&self, row: Option<&ObjectRow>) -> u64 {
+    pub(crate) fn expected_length(&self, row: Option<&ObjectRow>) -> u64 {
         row.filter(|row| !self.unverified().is_later(row.version)).map_or(0, |row| row.written_to)
     }
     /// Syncs an object in the background, and logs failures.
     pub(crate) async fn sync_in_background(&self, object: ObjectId) {
-        match self.sync_bytes(object, true).await {
+        let result = self.sync_bytes(object, true).await;
+        self.log_background_sync(object, result);
+    }
+    pub(crate) fn log_background_sync(&self, object: ObjectId, result: Result<(), OsdError>) {
+        match result {
             // A quarantine is logged where it begins.
             Ok(())
             | Err(OsdError::Quarantined(_) | OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {
@@ -288,9 +323,11 @@ impl Objects {
         Ok(())
     }
 
-    /// Syncs the objects that are unstable now, a few at a time.
+    /// Syncs the objects that are unstable now: many of them together, the rest a few at a time.
     async fn sync_batch(&self) {
-        let batch: Vec<ObjectId> = self.writeback().unstable.borrow().objects.keys().copied().collect();
+        let objects = || self.writeback().unstable.borrow().objects.keys().copied().collect::<Vec<_>>();
+        self.sync_many(&objects()).await;
+        let batch = objects();
         let next = RefCell::new(batch.into_iter());
         let workers = (0..self.config().syncs_in_flight_max.max(1)).map(|_| async {
             loop {

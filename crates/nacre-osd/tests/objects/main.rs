@@ -7,3 +7,4 @@ mod machine_loss;
 mod model;
 mod rot;
 mod support;
+mod sync_many;

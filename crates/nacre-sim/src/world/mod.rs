@@ -485,6 +485,7 @@ impl World {
                     StoreOp::Sync { .. }
                         | StoreOp::SyncWritten { .. }
                         | StoreOp::SyncAside { .. }
+                        | StoreOp::SyncMany { .. }
                         | StoreOp::Refresh { .. }
                 );
                 let factor = if syncs { 10 } else { 1 };

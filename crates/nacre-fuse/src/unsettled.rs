@@ -1,4 +1,4 @@
-//! Replies with attributes that their callers may not have taken over yet.
+//! Replies with names and attributes that their callers may not have taken over yet.
 //!
 //! The kernel takes over a reply on the thread of the caller, some time after it was written. Meanwhile an INVAL_INODE
 //! finds nothing to invalidate if the inode is new to the kernel, and a change of a directory invalidates attributes that
@@ -61,7 +61,8 @@ impl Unsettled {
         }
         self.replies.len() < REPLIES_MAX
     }
-    /// A reply to thread `pid` is sent: attributes of `fid` (`None`: of many inodes), to a caller that holds `dir`.
+    /// A reply to thread `pid` is sent: attributes of `fid` (`None`: of many inodes; the default: only a name), to a caller
+    /// that holds `dir`.
     pub(crate) fn add(&mut self, pid: u32, fid: Option<Fid>, dir: Option<Fid>, now: Instant) {
         self.unnamed += u64::from(pid == 0);
         let number = if pid == 0 { self.unnamed } else { 0 };
@@ -81,6 +82,11 @@ impl Unsettled {
         dirs.sort_unstable();
         dirs.dedup();
         dirs
+    }
+    /// The directories held by callers that may still take over a reply which was sent at `start` or before.
+    pub(crate) fn dirs_before(&self, start: Instant, now: Instant) -> Vec<Fid> {
+        let fits = |reply: &&Reply| reply.at <= start && now - reply.at < AGE_MAX;
+        self.replies.values().filter(fits).filter_map(|reply| reply.dir).collect()
     }
     /// The attributes of a directory that several threads use have been forgotten, which began at `since`.
     pub(crate) fn forgotten(&mut self, dir: Fid, since: Instant, now: Instant) {

@@ -3,20 +3,18 @@
 //! expire by INVAL_ENTRY with EXPIRE_ONLY, which detaches nothing.
 //!
 //! The kernel makes an expired name valid again when the caller of a LOOKUP takes over a reply that was written before.
-//! So all names expire a second time, when such callers have had the time to run.
+//! So names of directories in which there are such callers expire a second time, when these callers have run. Both times
+//! are to be short: until the second one has ended, changes of names wait, and what waits may hold a directory's lock.
 
-use super::{NAME_TIMEOUT, State, To, Written};
+use super::{NAME_TIMEOUT, SETTLE_TIMEOUT, State, To, Written};
 use crate::notify::Notification;
 use bytes::Bytes;
 use nacre_types::Fid;
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// Notifications of names that expire together: in each, and at a time.
 pub(super) const EXPIRING_NAMES: usize = 64;
 pub(super) const EXPIRING_ORDERS: usize = 8;
-/// How long the caller of a LOOKUP may take to run after its reply was written, on a machine with other work.
-const TAKE_OVER_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl State {
     /// Waits until no name is valid, instead of notifications that would detach neighbours. From the look that has found the
@@ -31,6 +29,7 @@ impl State {
     pub(super) async fn expire_names(&self, generation: u64) {
         let Some(link) = self.link.borrow().clone() else { return };
         let to = To { link: &link, generation, is_forced: false };
+        let start = self.ctx.now();
         let until = self.names_until.get();
         let mut names = loop {
             if let Some(names) = self.door.names_in_kernel() {
@@ -41,13 +40,19 @@ impl State {
             }
             self.ctx.sleep(NAME_TIMEOUT).await;
         };
-        let first = self.expire(to, &names).await;
-        self.ctx.sleep(TAKE_OVER_TIMEOUT).await;
-        // A reply that was decided before the first pass may have brought a name that was not in the list then.
-        names = self.door.names_in_kernel().unwrap_or(names);
-        let second = self.expire(to, &names).await;
+        let late_callers = || self.unsettled.borrow().dirs_before(start, self.ctx.now());
+        let dirs = late_callers();
+        let mut done = self.expire(to, &names).await;
+        if !dirs.is_empty() {
+            let end = self.ctx.now() + SETTLE_TIMEOUT;
+            while !late_callers().is_empty() && self.ctx.now() < end {
+                self.ctx.sleep(NAME_TIMEOUT).await;
+            }
+            names.retain(|(parent, _)| dirs.contains(parent));
+            done &= self.expire(to, &names).await;
+        }
         // Names may have got a validity again since: then there are no neighbours any more.
-        if first && second && self.names_until.get() == until {
+        if done && self.names_until.get() == until {
             self.names_until.set(self.ctx.now());
             self.names_expired.wake_all();
         }

@@ -524,13 +524,24 @@ pub(crate) struct Grant<'a> {
     is_listing: bool,
     /// An inode whose attributes are valid.
     fid: Option<Fid>,
+    /// A name is valid.
+    has_name: bool,
     shortest: Duration,
     longest: Duration,
 }
 impl Grant<'_> {
     pub(crate) fn none() -> Self {
         let (shortest, longest) = (Duration::MAX, Duration::ZERO);
-        Self { from: None, pid: 0, dir: None, is_listing: false, fid: None, shortest, longest }
+        Self {
+            from: None,
+            pid: 0,
+            dir: None,
+            is_listing: false,
+            fid: None,
+            has_name: false,
+            shortest,
+            longest,
+        }
     }
     /// The part of a validity that the kernel gets.
     pub(crate) fn take(&mut self, validity: Validity, fid: Fid) -> Validity {
@@ -550,10 +561,11 @@ impl Grant<'_> {
         }
         let may_be_valid = link.has_epoch && !link.gate.neighbours().were_present();
         let mut entry = if may_be_valid { enough(validity.entry) } else { Duration::ZERO };
-        if self.is_listing && !state.unsettled.borrow_mut().has_room(now) {
+        if !state.unsettled.borrow_mut().has_room(now) {
             entry = Duration::ZERO;
         }
         if !entry.is_zero() {
+            self.has_name = true;
             // The kernel's validity begins when it takes over the reply (`Terms::check`).
             state.names_until.set(state.names_until.get().max(now + entry + entry / 2));
         }
@@ -571,8 +583,8 @@ impl Grant<'_> {
     pub(crate) fn terms(self, places: Places) -> Option<Box<Terms>> {
         let (state, link) = self.from.filter(|_| !self.longest.is_zero())?;
         let decided = state.ctx.now();
-        if self.is_listing || self.fid.is_some() {
-            let fid = self.fid.filter(|_| !self.is_listing);
+        if self.is_listing || self.fid.is_some() || self.has_name {
+            let fid = (!self.is_listing).then(|| self.fid.unwrap_or_default());
             state.unsettled.borrow_mut().add(self.pid, fid, self.dir, decided);
         }
         if link.gate.note(decided, decided + self.longest) {
@@ -842,13 +854,38 @@ mod tests {
             w.kernel.event(KernelEvent::Written { number, result: Written::Done });
         }
         assert_eq!(w.run(0, true).concat().len(), 1000 - at_a_time);
-        assert_eq!(w.ctx.live_tasks(), 2, "callers may still take over replies from before");
-        let again = w.run(500, true).concat();
-        assert_eq!(again.len(), 1000);
-        assert!(again.iter().all(|n| matches!(n, Notification::ExpireEntry { .. })));
         assert_eq!(w.ctx.live_tasks(), 0, "no name is valid any more");
         w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
         assert!(w.run(0, false).is_empty());
+    }
+
+    #[test]
+    fn names_expire_again_where_a_caller_may_bring_them_back() {
+        for settles in [true, false] {
+            let mut w = World::new();
+            *w.around.names.borrow_mut() =
+                (0..30).map(|n| (fid(n / 10), Bytes::from(n.to_string()))).collect();
+            // The name of a file without valid attributes.
+            let mut grant = w.kernel.grant(7, Some(fid(1)), false);
+            grant.take(Validity { entry: Duration::from_secs(6), attr: Duration::ZERO }, fid(9));
+            assert!(grant.terms(Places::None).is_some());
+            w.kernel.event(KernelEvent::Neighbours);
+            assert_eq!(w.run(0, true).concat().len(), 30);
+            assert!(w.run(50, true).is_empty(), "the caller has not run");
+            if settles {
+                w.kernel.settle(7);
+            }
+            let again = w.run(if settles { 1 } else { 50 }, true).concat();
+            assert_eq!(again.len(), 10);
+            assert!(
+                again
+                    .iter()
+                    .all(|n| matches!(n, Notification::ExpireEntry { parent, .. } if *parent == fid(1)))
+            );
+            assert_eq!(w.ctx.live_tasks(), 0);
+            w.forget(vec![Stale::Name { parent: fid(1), name: "x".into() }]);
+            assert!(w.run(0, false).is_empty());
+        }
     }
 
     #[test]

@@ -136,9 +136,11 @@ impl<O: Ops> Door<O> {
         let dir = request.fid().ok().filter(|dir| request.locks_directory(*dir));
         self.kernel.grant(request.header.pid, dir, request.opcode() == op::READDIRPLUS)
     }
-    /// A request has changed the entries of `dir`; called before its reply.
-    pub(crate) async fn changed(&self, request: &FuseRequest, dir: Fid) {
-        if let Some(forgotten) = self.kernel.overlapped(dir, request.header.pid) {
+    /// A request has changed the entries of a directory, or extended attributes; called before its reply. The kernel drops
+    /// its attributes of the inode then, but takes over an older reply to another thread afterwards. (After other changes
+    /// it does not: it compares the versions of attributes.)
+    pub(crate) async fn changed(&self, request: &FuseRequest, fid: Fid) {
+        if let Some(forgotten) = self.kernel.overlapped(fid, request.header.pid) {
             forgotten.await;
         }
     }

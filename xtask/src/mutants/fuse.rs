@@ -43,6 +43,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "device::a_name_is_forgotten_although_a_caller_has_not_taken_over_its_reply",
     ),
     planted(
+        "attributes from before a change of extended attributes come back",
+        "crates/nacre-fuse/src/handlers/xattrs.rs",
+        &[(
+            "request.caller(0)).await?,\n    }\n    door.changed(&request, fid).await;",
+            "request.caller(0)).await?,\n    }",
+        )],
+    )
+    .found_by(
+        "nacre-fuse",
+        "kernel_cache",
+        "device::attributes_do_not_come_back_that_a_caller_takes_over_after_a_change_of_extended_attributes",
+    ),
+    planted(
         "attributes survive the end of all locks",
         "crates/nacre-fuse/src/kernel_cache/mod.rs",
         &[(

@@ -59,6 +59,7 @@ pub(crate) async fn setxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>
         }
         Some(name) => virtual_xattr::set(&*door.ops, fid, name?, value, caller).await?,
     }
+    door.changed(&request, fid).await;
     Ok(Body::empty())
 }
 
@@ -82,6 +83,7 @@ pub(crate) async fn removexattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseReque
         None => door.ops.removexattr(fid, name).await?,
         Some(name) => virtual_xattr::remove(&*door.ops, fid, name?, request.caller(0)).await?,
     }
+    door.changed(&request, fid).await;
     Ok(Body::empty())
 }
 

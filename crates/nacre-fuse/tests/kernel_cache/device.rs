@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Whether this module is the one for io_uring.
@@ -201,37 +201,79 @@ fn notifications_that_wait_in_the_kernel_are_followed_by_an_epoch_and_the_queue_
     assert_eq!(m.ino("d/f"), new);
 }
 
+/// A call of stat(1), to which the reply is written, and which does not run before [`Self::result`].
+struct Overtaken {
+    stat: std::thread::JoinHandle<Vec<u8>>,
+    /// A process with real-time priority on the CPU of the caller.
+    spinning: Child,
+}
+impl Overtaken {
+    /// Not without a second CPU, nor over io_uring: there the reply is written on the CPU of its caller, which therefore
+    /// runs at once.
+    fn is_possible() -> bool {
+        !rings() && std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1)
+    }
+    /// The reply to one of these `operations` is the one.
+    fn begin(m: &Served, operations: &'static [u32], format: &str, file: &str) -> Self {
+        let on_second_cpu = |command: &[&str]| {
+            let mut child = Command::new("taskset");
+            child.args(["-c", "1"]).args(command).stdout(Stdio::piped());
+            child
+        };
+        let mut stat = on_second_cpu(&["stat", "-c", format]);
+        stat.arg(m.at(file));
+        let stat = m.held(operations, move || stat.output().unwrap().stdout);
+        let spin = "import os\nos.write(1, b'.')\nwhile True: pass";
+        let mut spinning = on_second_cpu(&["chrt", "-f", "1", "python3", "-c", spin]).spawn().unwrap();
+        spinning.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        m.solo().release_replies();
+        Self { stat, spinning }
+    }
+    fn result(mut self) -> u64 {
+        self.spinning.kill().unwrap();
+        self.spinning.wait().unwrap();
+        let text = String::from_utf8(self.stat.join().unwrap()).unwrap();
+        text.split_whitespace().next().unwrap().parse().unwrap()
+    }
+}
+
 #[test]
 fn a_name_is_forgotten_although_a_caller_has_not_taken_over_its_reply() {
-    // Over io_uring the reply is written on the CPU of its caller, which therefore runs at once.
-    if rings() || std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
-        return;
-    }
-    let Some(m) = caching(Duration::ZERO) else { return };
+    let Some(m) = caching(Duration::ZERO).filter(|_| Overtaken::is_possible()) else { return };
     std::fs::write(m.at("f"), "text").unwrap();
     let old = m.ino("f");
     // The kernel knows the name, so it asks whether that is still right.
     m.solo().ask(|fs| fs.validity.set(Validity { entry: LONG, attr: LONG }));
-    let on_second_cpu = |command: &[&str]| {
-        let mut child = Command::new("taskset");
-        child.args(["-c", "1"]).args(command).stdout(Stdio::piped());
-        child
-    };
-    let path = m.at("f");
-    let mut stat = on_second_cpu(&["stat", "-c", "%i"]);
-    stat.arg(path);
-    let stat = m.held(&[op::LOOKUP], move || stat.output().unwrap().stdout);
-    // A process with real-time priority has the CPU of the caller.
-    let spin = "import os\nos.write(1, b'.')\nwhile True: pass";
-    let mut spinning = on_second_cpu(&["chrt", "-f", "1", "python3", "-c", spin]).spawn().unwrap();
-    spinning.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
-    m.solo().release_replies();
+    let stat = Overtaken::begin(&m, &[op::LOOKUP], "%i", "f");
     let new = m.replace("f");
     m.forget(vec![name(Fid::ROOT, "f")]);
-    spinning.kill().unwrap();
-    spinning.wait().unwrap();
-    assert_eq!(String::from_utf8(stat.join().unwrap()).unwrap().trim(), old.to_string());
+    assert_eq!(stat.result(), old);
     assert_eq!(m.ino("f"), new);
+}
+
+/// After SETXATTR and REMOVEXATTR the kernel drops its ctime, and takes over older attributes that come later.
+#[test]
+fn attributes_do_not_come_back_that_a_caller_takes_over_after_a_change_of_extended_attributes() {
+    let Some(m) = caching(LONG).filter(|_| Overtaken::is_possible()) else { return };
+    std::fs::write(m.at("f"), "text").unwrap();
+    let fid = Fid::from_ino(m.ino("f"));
+    let set = || rustix::fs::setxattr(m.at("f"), "user.a", b"1", rustix::fs::XattrFlags::empty()).unwrap();
+    for removes in [false, true] {
+        m.solo().ask(move |fs| fs.set_data(fid, b"four"));
+        m.forget(vec![Stale::Inode(fid)]);
+        assert_eq!(std::fs::metadata(m.at("f")).unwrap().len(), 4);
+        // A caller asks for the ctime, while permissions are known.
+        set();
+        let stat = Overtaken::begin(&m, &[op::GETATTR, op::STATX], "%s %Z", "f");
+        m.solo().ask(move |fs| fs.set_data(fid, b"longer text"));
+        if removes {
+            rustix::fs::removexattr(m.at("f"), "user.a").unwrap();
+        } else {
+            set();
+        }
+        assert_eq!(stat.result(), 4);
+        assert_eq!(std::fs::metadata(m.at("f")).unwrap().len(), 11, "removes: {removes}");
+    }
 }
 
 #[test]

@@ -121,24 +121,22 @@ impl Client {
 }
 
 impl Client {
-    fn is_covered(&self, file: &FileState) -> bool {
-        let known = || self.mount.mdt_of(file.fid)?.known_inode(file.fid);
-        !file.has_writers() && known().is_some_and(|entry| entry.attr.size_state == SizeState::Exact)
+    /// The size of a file whose bytes are covered.
+    fn covered_bytes(&self, file: &FileState) -> Option<u64> {
+        let attr = self.mount.mdt_of(file.fid)?.known_inode(file.fid)?.attr;
+        (!file.has_writers() && attr.size_state == SizeState::Exact).then_some(attr.size)
     }
     /// How a new handle uses the kernel's page cache. Called once, when the reply to its open is made.
     pub fn page_use(&self, handle: OpenHandle) -> PageUse {
         let Ok(open) = self.files.handle(handle) else { return PageUse::Direct };
         let atime = open.atime(self.atime());
-        if open.is_writer()
-            || atime == Atime::Always
-            || !self.mount.has_kernel()
-            || !self.is_covered(&open.file)
-        {
+        if open.is_writer() || atime == Atime::Always || !self.mount.has_kernel() {
             return PageUse::Direct;
         }
+        let Some(size) = self.covered_bytes(&open.file) else { return PageUse::Direct };
         // A read that is to change the access time must come here.
         let renew = !self.is_read_only() && open.file.accessed.is_due(atime, self.now());
-        let page_use = self.mount.pages().open(open.file.fid, renew);
+        let page_use = self.mount.pages().open(open.file.fid, size, renew);
         open.set_cached(page_use != PageUse::Direct);
         page_use
     }

@@ -6,23 +6,34 @@
 //! So names of directories in which there are such callers expire a second time, when these callers have run. Both times
 //! are to be short: until the second one has ended, changes of names wait, and what waits may hold a directory's lock.
 
-use super::{NAME_TIMEOUT, SETTLE_TIMEOUT, State, To, Written};
+use super::{KernelLink, NAME_TIMEOUT, SETTLE_TIMEOUT, State, To, Written};
 use crate::notify::Notification;
 use bytes::Bytes;
 use nacre_types::Fid;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Notifications of names that expire together: in each, and at a time.
 pub(super) const EXPIRING_NAMES: usize = 64;
 pub(super) const EXPIRING_ORDERS: usize = 8;
 
+/// How often a notification that was left out looks whether there are still neighbours.
+const LOOK: Duration = Duration::from_millis(5);
+
 impl State {
-    /// Waits until no name is valid, instead of notifications that would detach neighbours. From the look that has found the
-    /// neighbours on, names get no validity.
-    pub(super) async fn names_run_out(&self) {
-        while self.names_until.get() > self.ctx.now() {
-            self.ctx.timeout(self.names_until.get(), self.names_expired.wait()).await;
+    /// Waits until no name is valid that was valid before this call, instead of notifications that would detach neighbours.
+    /// From the look that has found the neighbours on, names get no validity. False: the neighbours have gone first, and
+    /// the notifications can be written.
+    pub(super) async fn names_run_out(&self, link: &KernelLink) -> bool {
+        let until = self.names_until.get();
+        while self.names_until.get().min(until) > self.ctx.now() {
+            if !link.gate.neighbours().were_present() {
+                return false;
+            }
+            let look = until.min(self.ctx.now() + LOOK);
+            self.ctx.timeout(look, self.names_expired.wait()).await;
         }
+        true
     }
 
     /// Makes all names expire that are valid.

@@ -372,7 +372,7 @@ impl State {
             self.behind(to, what, &dirs, notifications).await;
         }
         if let Some(entries) = entries
-            && !self.in_time(entries).await
+            && !self.in_time(to, entries).await
         {
             link.gate.count(Counted::Blocked);
             self.epoch(to).await;
@@ -443,8 +443,8 @@ impl State {
                 break;
             }
             if let Some(result) = self.ctx.timeout(self.ctx.now() + NAME_TIMEOUT, &mut written).await {
-                if result == Some(Written::LeftOut) {
-                    self.names_run_out().await;
+                if result == Some(Written::LeftOut) && !self.names_run_out(to.link).await {
+                    break;
                 }
                 return;
             }
@@ -460,23 +460,21 @@ impl State {
         loop {
             match self.order(to, notifications.clone()).written.await {
                 Some(Written::Failed) => self.ctx.sleep(NAME_TIMEOUT).await,
-                Some(Written::LeftOut) => return self.names_run_out().await,
+                Some(Written::LeftOut) if self.names_run_out(to.link).await => return,
+                Some(Written::LeftOut) => {}
                 Some(Written::Done) | None => return,
             }
         }
     }
 
     /// Waits for notifications that may wait in the kernel. False if they have failed or do not return in time.
-    async fn in_time(&self, order: Pending) -> bool {
+    async fn in_time(&self, to: To<'_>, order: Pending) -> bool {
         let Pending { mut written, begun } = order;
         let start = self.ctx.now();
         loop {
             let has_begun = begun.load(Ordering::Acquire);
             match self.ctx.timeout(self.ctx.now() + NAME_TIMEOUT, &mut written).await {
-                Some(Some(Written::LeftOut)) => {
-                    self.names_run_out().await;
-                    return true;
-                }
+                Some(Some(Written::LeftOut)) => return self.names_run_out(to.link).await,
                 Some(result) => return result == Some(Written::Done),
                 None if has_begun || self.ctx.now() - start > BEGIN_TIMEOUT => return false,
                 None => {}
@@ -671,6 +669,10 @@ mod tests {
         fn forget(&self, stale: Vec<Stale>) {
             self.ctx.spawn(self.kernel.forget(stale));
         }
+        fn have_neighbours(&self, present: bool) {
+            let link = self.kernel.0.link.borrow().clone().unwrap();
+            link.gate.neighbours().pretended.store(present, Ordering::SeqCst);
+        }
     }
     fn attributes(n: u32) -> Notification {
         Notification::InvalInode { fid: fid(n), pages: None }
@@ -842,6 +844,7 @@ mod tests {
         *w.around.names.borrow_mut() =
             (0..1000).map(|n| (fid(n / 300), Bytes::from(n.to_string()))).collect();
         // An epoch that would detach the neighbour waits.
+        w.have_neighbours(true);
         w.around.locked.set(true);
         w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
         assert_eq!(w.run(0, false), [vec![Notification::IncEpoch]]);
@@ -889,9 +892,27 @@ mod tests {
     }
 
     #[test]
+    fn what_was_left_out_is_written_when_the_neighbour_has_gone() {
+        let mut w = World::new();
+        w.reply(7, None, &[fid(9)]);
+        w.have_neighbours(true);
+        w.around.locked.set(true);
+        w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
+        assert_eq!(w.run(0, false), [vec![Notification::IncEpoch]]);
+        w.kernel.event(KernelEvent::Written { number: 0, result: Written::LeftOut });
+        assert!(w.run(20, false).is_empty());
+        w.have_neighbours(false);
+        // Names are valid again, for longer.
+        w.reply(8, None, &[fid(8)]);
+        assert_eq!(w.run(5, true), [vec![Notification::IncEpoch]]);
+        assert_eq!(w.ctx.live_tasks(), 0);
+    }
+
+    #[test]
     fn names_run_out_where_a_notification_would_detach_a_neighbour() {
         let mut w = World::new();
         w.reply(7, None, &[fid(9)]);
+        w.have_neighbours(true);
         w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
         w.run(0, false);
         w.kernel.event(KernelEvent::Written { number: 0, result: Written::LeftOut });

@@ -23,8 +23,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a name whose notification waits in the kernel counts as forgotten",
         "crates/nacre-fuse/src/kernel_cache/mod.rs",
         &[(
-            "self.ctx.now() - start > BEGIN_TIMEOUT => return false,",
-            "self.ctx.now() - start > BEGIN_TIMEOUT => return true,",
+            "self.ctx.now() - start > BEGIN_TIMEOUT => return None,",
+            "self.ctx.now() - start > BEGIN_TIMEOUT => return Some(Written::Done),",
         )],
     )
     .found_by(

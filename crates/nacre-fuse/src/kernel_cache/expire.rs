@@ -40,9 +40,8 @@ impl State {
     pub(super) async fn expire_names(&self, generation: u64) {
         let Some(link) = self.link.borrow().clone() else { return };
         let to = To { link: &link, generation, is_forced: false };
-        let start = self.ctx.now();
         let until = self.names_until.get();
-        let mut names = loop {
+        let names = loop {
             if let Some(names) = self.door.names_in_kernel() {
                 break names;
             }
@@ -51,17 +50,7 @@ impl State {
             }
             self.ctx.sleep(NAME_TIMEOUT).await;
         };
-        let late_callers = || self.unsettled.borrow().dirs_before(start, self.ctx.now());
-        let dirs = late_callers();
-        let mut done = self.expire(to, &names).await;
-        if !dirs.is_empty() {
-            let end = self.ctx.now() + SETTLE_TIMEOUT;
-            while !late_callers().is_empty() && self.ctx.now() < end {
-                self.ctx.sleep(NAME_TIMEOUT).await;
-            }
-            names.retain(|(parent, _)| dirs.contains(parent));
-            done &= self.expire(to, &names).await;
-        }
+        let done = self.expire(to, names).await;
         // Names may have got a validity again since: then there are no neighbours any more.
         if done && self.names_until.get() == until {
             self.names_until.set(self.ctx.now());
@@ -69,8 +58,33 @@ impl State {
         }
     }
 
-    /// False if a notification was not written.
-    async fn expire(&self, to: To<'_>, names: &[(Fid, Bytes)]) -> bool {
+    /// The notification of names that have changed was left out, because there are neighbours: makes them expire, or waits
+    /// until no name is valid.
+    pub(super) async fn expire_or_run_out(&self, to: To<'_>, names: Vec<(Fid, Bytes)>) {
+        let until = self.names_until.get();
+        if self.ctx.timeout(until, self.expire(to, names)).await == Some(false) {
+            self.names_run_out(to.link).await;
+        }
+    }
+
+    /// Makes names expire for good. False if a notification was not written.
+    async fn expire(&self, to: To<'_>, mut names: Vec<(Fid, Bytes)>) -> bool {
+        let start = self.ctx.now();
+        let late_callers = || self.unsettled.borrow().dirs_before(start, self.ctx.now());
+        let dirs = late_callers();
+        let done = self.expire_once(to, &names).await;
+        if dirs.is_empty() {
+            return done;
+        }
+        let end = self.ctx.now() + SETTLE_TIMEOUT;
+        while !late_callers().is_empty() && self.ctx.now() < end {
+            self.ctx.sleep(NAME_TIMEOUT).await;
+        }
+        names.retain(|(parent, _)| dirs.contains(parent));
+        done & self.expire_once(to, &names).await
+    }
+
+    async fn expire_once(&self, to: To<'_>, names: &[(Fid, Bytes)]) -> bool {
         let mut pending = VecDeque::new();
         let mut done = true;
         for some in names.chunks(EXPIRING_NAMES) {

@@ -208,10 +208,11 @@ struct Overtaken {
     spinning: Child,
 }
 impl Overtaken {
-    /// Not without a second CPU, nor over io_uring: there the reply is written on the CPU of its caller, which therefore
-    /// runs at once.
+    /// Not without a second CPU or real-time priority, nor over io_uring: there the reply is written on the CPU of its
+    /// caller, which therefore runs at once.
     fn is_possible() -> bool {
-        !rings() && std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1)
+        let try_out = || Command::new("taskset").args(["-c", "1", "chrt", "-f", "1", "true"]).status();
+        !rings() && try_out().is_ok_and(|status| status.success())
     }
     /// The reply to one of these `operations` is the one.
     fn begin(m: &Served, operations: &'static [u32], format: &str, file: &str) -> Self {

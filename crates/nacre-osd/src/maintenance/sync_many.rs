@@ -7,8 +7,10 @@
 //! are synced one by one again for a while: a client may wait for them. An error does not say whose bytes are affected,
 //! so after one each object is synced alone, too, which tells.
 
+use crate::error::OsdError;
 use crate::maintenance::writeback::Taken;
 use crate::object::objects::{Objects, unexpected_result};
+use crate::object::scan::is_stopped;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::time::Duration;
@@ -50,12 +52,12 @@ impl Objects {
         let results = match done {
             Ok(StoreDone::Synced(results)) if results.len() == taken.len() => results,
             other => {
-                if other == Err(StoreError::Unsupported) {
-                    after.set(NEVER);
-                }
-                if other.is_ok() {
-                    let error = unexpected_result("sync of many objects");
-                    tracing::error!(target_name = %self.osd().label().name, %error, "objects are synced one by one");
+                match other.map_or_else(OsdError::from, |_| unexpected_result("sync of many objects")) {
+                    OsdError::Store(StoreError::Unsupported) => after.set(NEVER),
+                    error if is_stopped(&error) => {}
+                    // The file system below may know of an error that no object's own sync reports any more.
+                    error => tracing::warn!(target_name = %self.osd().label().name, %error,
+                        "objects could not be synced together, and are synced one by one: look for errors of the device, and run `nacre check --data`"),
                 }
                 return self.sync_each(taken).await;
             }

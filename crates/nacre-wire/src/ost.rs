@@ -111,7 +111,7 @@ codec_struct! {
         pub len: u64,
         /// Whether space is freed.
         pub frees: bool,
-        /// Charged for an object that does not exist yet.
+        /// As in [`Write`]; a punch creates no object.
         pub owner: Owner,
         /// The time of the change, by the client's clock.
         pub mtime: Timestamp,

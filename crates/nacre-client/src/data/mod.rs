@@ -1,7 +1,8 @@
 //! Bytes of files: reads, writes, appends and the space that they use.
 //!
 //! `io` reads and writes, `append` finds the end of a file and writes there, `long_append` and `append_pieces` keep the
-//! pieces of one append together, `allocate` is fallocate(2), `seek` finds data and holes, `stripes` maps ranges of a file to ranges of its objects, `space` adds up the space of the targets.
+//! pieces of one append together, `allocate` is fallocate(2), `seek` finds data and holes, `stripes` maps ranges of a file to
+//! ranges of its objects, `space` adds up the space of the targets.
 
 mod allocate;
 mod append;

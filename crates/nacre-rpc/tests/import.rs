@@ -83,6 +83,7 @@ impl Script {
                 ImportEffect::Done { token, result, .. } => match result {
                     Ok(frame) => format!("{token} done {}", frame.header.status.number()),
                     Err(CallError::Evicted) => format!("{token} evicted"),
+                    Err(CallError::EvictedUnsent) => format!("{token} evicted unsent"),
                     Err(CallError::Stopped) => format!("{token} stopped"),
                     Err(CallError::Mismatch) => format!("{token} mismatch"),
                     Err(CallError::Inactive) => format!("{token} inactive"),
@@ -518,7 +519,7 @@ fn an_eviction_ends_changes_and_repeats_reads() {
     s.take();
     s.close();
     s.connect(Server { generation: 2, evicted: true, ..SERVER });
-    assert_eq!(s.take()[2..], ["EVICTED", "1 evicted", "3 evicted", "Lookup x5 t0 l4"]);
+    assert_eq!(s.take()[2..], ["EVICTED", "1 evicted", "3 evicted unsent", "Lookup x5 t0 l4"]);
     assert_eq!(s.states()[4..], ["DISCONN", "CONNECTING", "EVICTED", "RECOVER", "FULL"]);
     assert_eq!(s.import.generation(), Generation(2));
 }

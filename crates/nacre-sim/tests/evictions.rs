@@ -478,6 +478,38 @@ fn a_change_without_file_locks_gets_through_a_slow_network() {
     }
 }
 
+/// A machine was suspended while an OST was killed. The file was opened after that, so its write does not depend on
+/// anything that the OST has forgotten: it waits for the OST and succeeds.
+#[test]
+fn a_write_that_waits_for_an_ost_succeeds_although_the_ost_has_evicted_the_mount() {
+    for seed in 1..=8 {
+        let mut c = on_devices(seed, 2);
+        let (first, second, ost) = (c.mounts[0], c.mounts[1], c.servers[OST]);
+        let made = run(&mut c, first, async |client| make(&client, Fid::ROOT, "file", FILE).await);
+        let fid = made.expect("made");
+        c.world.pause(first, true);
+        c.world.run_for(15 * SEC);
+        c.world.kill(ost);
+        c.world.pause(first, false);
+        c.world.run_for(2 * SEC);
+        let opened = run(&mut c, first, async move |client| client.open(fid, 2, caller()).await);
+        let (_, handle) = opened.expect("opened");
+        let slow = c.jobs.start(&mut c.world, first, async move |client| {
+            write(&client, handle, 0, vec![7; 4096]).await?;
+            client.allocate(handle, ALLOCATION).await
+        });
+        c.world.run_for(SEC);
+        c.world.start(ost);
+        let got: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, slow, 60 * SEC);
+        assert_eq!(got, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));
+        let seen = run(&mut c, second, async move |client| {
+            let (_, handle) = client.open(fid, 0, caller()).await?;
+            client.read(handle, 0, 8192).await.map(|parts| parts.concat())
+        });
+        assert_eq!(seen, Ok([[7; 4096], [0; 4096]].concat()), "seed {seed}");
+    }
+}
+
 /// The bytes are durable, but what its caller does next would be done without the lock.
 #[test]
 fn a_sync_that_an_ost_acknowledges_after_the_eviction_is_no_success() {

@@ -131,6 +131,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "an_append_of_which_one_object_has_its_part_is_ended_not_made_twice",
     ),
     planted(
+        "a write fails that an OST's eviction has ended before it was sent",
+        "crates/nacre-client/src/locks/under_lease.rs",
+        &[("Err(RpcError::EvictedUnsent) if lock == NO_LOCK => {}", "")],
+    )
+    .found_by(
+        "nacre-sim",
+        "evictions",
+        "a_write_that_waits_for_an_ost_succeeds_although_the_ost_has_evicted_the_mount",
+    ),
+    planted(
         "an evicted mount still trusts its size of a file",
         "crates/nacre-client/src/files/eviction.rs",
         &[("open.file.evicted();", "")],

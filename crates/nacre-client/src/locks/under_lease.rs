@@ -18,7 +18,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
-use nacre_node::join_all;
+use nacre_node::{RpcError, join_all};
 use nacre_types::{
     Codec, Errno, Fid, Instant, LockCookie, OpenHandle, OstIndex, ProtocolOutcome, TargetName,
 };
@@ -115,7 +115,8 @@ impl Client {
     }
 
     /// Changes an object, through a handle or by name. Changes that were rejected as late are resent one at a time, after
-    /// another check of the lease, so that a slow network carries less at a time.
+    /// another check of the lease, so that a slow network carries less at a time. A change that the OST's eviction has
+    /// ended before it was sent is sent to the new export after the same check: nobody has seen it yet.
     pub(crate) async fn change_object<'a, R: Rpc + Codec<'a>>(
         &self,
         ost: &Target,
@@ -130,8 +131,10 @@ impl Client {
             let until = self.change_deadline(&change).await?;
             let deadline = until.filter(|_| turn.is_none() || change.is_under_flock());
             let call = ost.request(request).bulk(bulk.clone()).deadline(deadline);
-            match ost.send(call).await.map(|reply| reply.body) {
-                Err(e) if e.is(ProtocolOutcome::DeadlinePassed) => {
+            match ost.send_once(call).await.map(|reply| reply.body) {
+                Err(RpcError::EvictedUnsent) if lock == NO_LOCK => {}
+                Err(RpcError::EvictedUnsent) => return Err(ProtocolOutcome::LockLost.into()),
+                Err(RpcError::Outcome(ProtocolOutcome::DeadlinePassed)) => {
                     tracing::debug!(
                         target_name = ost.name,
                         "a change was rejected as late by its OST: it is sent again"
@@ -140,8 +143,10 @@ impl Client {
                         turn = Some(ost.resend_turn(lock != NO_LOCK).await);
                     }
                 }
-                Err(Errno::ENOSPC) if reclaims < RECLAIMS_MAX && self.reclaim(ost).await => reclaims += 1,
-                other => return other,
+                Err(RpcError::Errno(Errno::ENOSPC)) if reclaims < RECLAIMS_MAX && self.reclaim(ost).await => {
+                    reclaims += 1;
+                }
+                other => return other.map_err(|error| ost.explain(R::OPCODE, error)),
             }
         }
     }

@@ -122,7 +122,7 @@ impl Target {
     }
     /// The error for the caller of an operation; logs what it does not tell.
     pub(crate) fn explain(&self, opcode: Opcode, error: RpcError) -> Errno {
-        if error == RpcError::Evicted {
+        if matches!(error, RpcError::Evicted | RpcError::EvictedUnsent) {
             tracing::warn!(
                 target_name = %self.name,
                 ?opcode,

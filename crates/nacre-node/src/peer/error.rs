@@ -15,6 +15,9 @@ pub enum RpcError {
     /// The target has evicted this client; the request was not executed, or its effect is gone with the export.
     #[error("evicted by the target")]
     Evicted,
+    /// The target has evicted this client before the change was sent: it was not executed.
+    #[error("evicted by the target before the change was sent")]
+    EvictedUnsent,
     /// The import was stopped.
     #[error("stopped")]
     Stopped,
@@ -30,7 +33,9 @@ impl From<RpcError> for Errno {
         match e {
             RpcError::Errno(e) => e,
             RpcError::Outcome(outcome) => outcome.into(),
-            RpcError::Evicted | RpcError::Inactive | RpcError::Mismatch => Errno::EIO,
+            RpcError::Evicted | RpcError::EvictedUnsent | RpcError::Inactive | RpcError::Mismatch => {
+                Errno::EIO
+            }
             RpcError::Stopped => Errno::ESHUTDOWN,
         }
     }
@@ -39,6 +44,7 @@ impl From<CallError> for RpcError {
     fn from(e: CallError) -> Self {
         match e {
             CallError::Evicted => RpcError::Evicted,
+            CallError::EvictedUnsent => RpcError::EvictedUnsent,
             CallError::Stopped => RpcError::Stopped,
             CallError::Inactive => RpcError::Inactive,
             CallError::Mismatch => RpcError::Mismatch,

@@ -276,11 +276,11 @@ impl<T> Queues<T> {
         }
     }
 
-    /// Removes the requests that an eviction ends, and returns their tokens: every change that was called before the
-    /// eviction was known, because the evicted export may have executed it, or the new export would execute it without the
-    /// locks of its caller; and closes and cancels that were sent. Reads are sent again, they leave no trace. Closes and
-    /// cancels that were not sent stay: they release only what the eviction has taken already.
-    pub(super) fn take_evicted(&mut self) -> Vec<T> {
+    /// Removes the requests that an eviction ends, and returns their tokens. The first ones were sent: changes, closes and
+    /// cancels that the evicted export may have executed. The others are changes that no export has executed; the new one
+    /// would execute them without the locks of their caller, so that the caller decides. Reads are sent again, they leave
+    /// no trace. Closes and cancels that were not sent stay: they release only what the eviction has taken already.
+    pub(super) fn take_evicted(&mut self) -> (Vec<T>, Vec<T>) {
         let (mut ended, mut reads) = (Vec::new(), Vec::new());
         for (_, call) in core::mem::take(&mut self.unreplied) {
             self.free(&call);
@@ -296,9 +296,9 @@ impl<T> Queues<T> {
         }
         let is_change = |w: &mut Waiting<T>| Lane::of(w.request.class) == Lane::Change;
         let delayed: Vec<_> = self.delayed.extract_if(.., |_, w| is_change(w)).collect();
-        let unsent = core::mem::take(&mut self.changes).into_iter();
-        ended.extend(unsent.chain(delayed.into_iter().map(|(_, w)| w)).map(|w| w.token));
-        ended
+        let waiting = core::mem::take(&mut self.changes).into_iter();
+        let unsent = waiting.chain(delayed.into_iter().map(|(_, w)| w)).map(|w| w.token).collect();
+        (ended, unsent)
     }
 
     /// Removes every request, and returns the tokens. With `keep_urgent` requests that serve callbacks stay: they are sent

@@ -63,6 +63,9 @@ pub enum CallError {
     /// opens is gone.
     #[error("evicted by the target")]
     Evicted,
+    /// The target dropped this client's export before the change was sent: it was not executed.
+    #[error("evicted by the target before the change was sent")]
+    EvictedUnsent,
     /// The import has ended.
     #[error("the import was stopped")]
     Stopped,

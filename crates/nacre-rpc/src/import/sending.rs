@@ -61,7 +61,8 @@ impl<T> Import<T> {
     }
     /// Ends the calls that an eviction ends.
     pub(super) fn fail_evicted(&mut self) {
-        let ended = self.queues.take_evicted();
-        self.fail(ended, CallError::Evicted);
+        let (sent, unsent) = self.queues.take_evicted();
+        self.fail(sent, CallError::Evicted);
+        self.fail(unsent, CallError::EvictedUnsent);
     }
 }

@@ -183,7 +183,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "changes from before an eviction are sent after it",
         "crates/nacre-rpc/src/import/queues.rs",
-        &[("let unsent = core::mem::take(&mut self.changes).into_iter();", "let unsent = core::iter::empty();")],
+        &[("let waiting = core::mem::take(&mut self.changes).into_iter();", "let waiting = core::iter::empty();")],
     )
     .found_by("nacre-rpc", "import", "an_eviction_ends_changes_and_repeats_reads"),
     planted(

@@ -216,11 +216,11 @@ fn list(system: &mut System, table: &mut Table, files: u32) -> Result<()> {
     for file in 0..files {
         File::create_new(dir.join(format!("file{file}")))?;
     }
-    let (walk, ls) = (at_most(2.1, 3.1), at_most(6.1, 15.1));
+    let (walk, ls) = (at_most(0.02, 0.05), at_most(0.02, 2.1));
     let rows: [(&str, List, Bound, Bound); 4] = [
         ("list, stat: cold", list_and_stat, walk, at_most(RPCS_MAX, FUSE_MAX)),
         ("list, stat: again", list_and_stat, walk, at_most(0.0, FUSE_MAX)),
-        ("ls -l: cold", list_with_ls, ls, at_most(ANY, ANY)),
+        ("ls -l: cold", list_with_ls, ls, at_most(RPCS_MAX, ANY)),
         ("ls -l: again", list_with_ls, ls, at_most(0.0, ANY)),
     ];
     println!("{:<24} {:>8} {:>7} {:>8} {:>7}", "per file of a directory", "RPCs", "bar", "FUSE", "bar");

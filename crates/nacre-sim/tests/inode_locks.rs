@@ -676,6 +676,34 @@ fn what_was_asked_once_costs_no_request_again() {
     assert_eq!(requests(&mut c) - before, cold, "the second walk is served from memory");
 }
 
+/// That there are no extended attributes is known from the attributes. The clock of the mount that has made the file is
+/// ahead, so its times stand still when another sets the first one, or removes the last.
+#[test]
+fn the_first_extended_attribute_of_another_mount_is_seen_at_once() {
+    for seed in 1..=8 {
+        let (mut c, [first, second], dir) = with_locks(seed);
+        c.world.set_wall(first, 1_000 * SEC as i64);
+        let made = run(&mut c, first, async move |client| make(&client, dir, "f", FILE).await);
+        let file = made.expect("made");
+        let value = |c: &mut Cluster| {
+            run(c, first, async move |client: Rc<Client>| {
+                client.getattr(file).await?;
+                client.getxattr(file, b"user.a").await
+            })
+        };
+        drop(value(&mut c)); // its locks come with this reply, if the create did not bring them
+        let before = cached(&mut c, first);
+        assert_eq!(value(&mut c), Err(Errno::ENODATA), "seed {seed}");
+        assert_eq!(cached(&mut c, first), before + 2, "seed {seed}: both are served from memory");
+        let set = run(&mut c, second, async move |client| {
+            client.setxattr(support::xattr(file, b"user.a", b"value")).await
+        });
+        assert_eq!((set, value(&mut c)), (Ok(()), Ok("value".into())), "seed {seed}");
+        let removed = run(&mut c, second, async move |client| client.removexattr(file, b"user.a").await);
+        assert_eq!((removed, value(&mut c)), (Ok(()), Err(Errno::ENODATA)), "seed {seed}");
+    }
+}
+
 /// The clock of the mount that has made the directory is ahead, so a rename by another leaves the times as they are.
 #[test]
 fn a_name_is_seen_at_once_although_the_times_of_its_directory_stand_still() {

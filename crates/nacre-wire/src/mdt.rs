@@ -47,6 +47,8 @@ codec_struct! {
         pub layout: Option<Layout>,
         /// The inode has set-id bits or file capabilities that a write by an ordinary user must remove.
         pub kill_priv: bool,
+        /// The inode has extended attributes; access control lists count.
+        pub has_xattrs: bool,
         /// When the modification time was last set explicitly (utimensat; `Setattr::time` of that request). Writes up
         /// to this time do not change mtime: neither an object's nor `Written::mtime`.
         pub mtime_set_at: Timestamp,

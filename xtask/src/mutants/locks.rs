@@ -4,6 +4,16 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "the first extended attribute breaks no lock of the attributes",
+        "crates/nacre-mdt/src/rows/lock_changes.rs",
+        &[("|| old.xattrs.is_empty() != new.xattrs.is_empty(),", ",")],
+    )
+    .found_by(
+        "nacre-sim",
+        "inode_locks",
+        "the_first_extended_attribute_of_another_mount_is_seen_at_once",
+    ),
+    planted(
         "an eviction invalidates only the handle that has locked",
         "crates/nacre-dlm/src/client/granted_flocks.rs",
         &[("*family == Family::Posix || owned", "*family == Family::Posix && owned")],

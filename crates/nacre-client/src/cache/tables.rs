@@ -114,13 +114,17 @@ impl Tables {
     }
     /// Attributes as the MDT sent them.
     pub(super) fn inode(&mut self, fid: Fid) -> Option<EntryReply> {
+        self.inode_ref(fid).cloned()
+    }
+    fn inode_ref(&mut self, fid: Fid) -> Option<&EntryReply> {
         if self.in_flight.changes_inode(fid) {
             return None;
         }
-        let entry = self.inodes.entry(fid)?;
-        let bits = attr_bits(&entry.attr);
-        let entry = entry.clone();
-        self.covers(fid, bits).then_some(entry)
+        let bits = attr_bits(&self.inodes.entry(fid)?.attr);
+        if !self.covers(fid, bits) {
+            return None;
+        }
+        self.inodes.entry(fid)
     }
     /// The same of an inode that may be opened for reading without a request. An orphan may not: its last close ends it.
     pub(super) fn openable(&mut self, fid: Fid) -> Option<EntryReply> {
@@ -188,12 +192,23 @@ impl Tables {
         self.entries.would_keep(dir, cookie)
     }
     pub(super) fn xattr(&mut self, fid: Fid, name: &[u8]) -> Option<Option<Bytes>> {
+        if self.has_no_xattrs(fid) {
+            return Some(None);
+        }
         self.xattr_serial(fid)?;
         self.inodes.xattr(fid, name)
     }
     pub(super) fn xattr_names(&mut self, fid: Fid) -> Option<Vec<Bytes>> {
+        if self.has_no_xattrs(fid) {
+            return Some(Vec::new());
+        }
         self.xattr_serial(fid)?;
         self.inodes.xattr_names(fid)
+    }
+    /// Whether the attributes say that there are none. Their bits are enough: the first extended attribute, and the end of
+    /// the last one, change an attribute under UPDATE.
+    fn has_no_xattrs(&mut self, fid: Fid) -> bool {
+        self.inode_ref(fid).is_some_and(|entry| !entry.has_xattrs)
     }
 
     // ---- lookups

@@ -25,6 +25,7 @@ fn entry_of(fid: Fid, mode: u32, nlink: u32) -> EntryReply {
         attr: Attr { nlink, ..Attr::new(fid, mode, Timestamp::default()) },
         layout: None,
         kill_priv: false,
+        has_xattrs: true,
         mtime_set_at: Timestamp::default(),
         yours: false,
     }
@@ -368,6 +369,22 @@ fn extended_attributes_are_kept_as_long_as_nothing_was_lost_while_they_were_read
     bed.got(&file(1, 1), 8, 3);
     bed.cache.keep_xattr(fid(1), serial, b"user.a", Some(&value));
     assert_eq!(xattr(b"user.a"), None, "read before the bit was lost");
+}
+
+#[test]
+fn attributes_that_say_so_are_enough_to_know_that_there_are_no_extended_attributes() {
+    let bed = Bed::new();
+    let bare = EntryReply { has_xattrs: false, ..file(1, 1) };
+    bed.got(&bare, 5, 1);
+    let known = || (bed.cache.xattr(fid(1), b"user.a"), bed.cache.xattr_names(fid(1)));
+    assert_eq!(known(), (Some(None), Some(Vec::new())));
+    let setting = bed.cache.begin(Touches::inode(fid(1)));
+    assert_eq!(known(), (None, None), "one is being set");
+    bed.changed(setting, 6, NameEffect::None, alloc::vec![file(1, 1)]);
+    assert_eq!(known(), (None, None), "it has one now");
+    bed.got(&bare, 7, 2);
+    bed.revoke(fid(1), InodeBits::UPDATE, 3);
+    assert_eq!(known(), (None, None), "the attributes are not known");
 }
 
 #[test]

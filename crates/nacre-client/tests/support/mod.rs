@@ -325,6 +325,7 @@ impl Fake {
             attr,
             layout: Some(layout),
             kill_priv: false,
+            has_xattrs: true,
             mtime_set_at: Timestamp::default(),
             yours: false,
         }

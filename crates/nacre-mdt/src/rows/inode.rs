@@ -52,6 +52,7 @@ impl Inode {
             attr: self.attr,
             layout: self.layout.clone(),
             kill_priv: self.has_privileges(),
+            has_xattrs: !self.xattrs.is_empty(),
             mtime_set_at: self.mtime_order,
             yours: false,
         }

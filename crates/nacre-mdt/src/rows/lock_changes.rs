@@ -91,7 +91,8 @@ pub(crate) fn changed_bits(old: &Inode, new: &Inode) -> InodeBits {
         | when(old.links != new.links || old.links_beyond != new.links_beyond, InodeBits::LOOKUP)
         | when(
             (a.nlink, a.ctime, a.projid, a.rdev) != (b.nlink, b.ctime, b.projid, b.rdev)
-                || (old.entries, old.has_privileges()) != (new.entries, new.has_privileges()),
+                || (old.entries, old.has_privileges()) != (new.entries, new.has_privileges())
+                || old.xattrs.is_empty() != new.xattrs.is_empty(),
             InodeBits::UPDATE,
         )
         | when(

@@ -76,7 +76,8 @@ fn inode_grant() -> InodeGrant {
     InodeGrant { fid: fid(1), mode: InodeMode::Pr, bits: InodeBits::ATTRS, number: 3 }
 }
 fn entry() -> EntryReply {
-    EntryReply { attr: attr(), layout: Some(layout()), kill_priv: true, mtime_set_at: time(5), yours: true }
+    let (layout, mtime_set_at) = (Some(layout()), time(5));
+    EntryReply { attr: attr(), layout, kill_priv: true, has_xattrs: true, mtime_set_at, yours: true }
 }
 fn how() -> OpenHow {
     OpenHow { handle: OpenHandle(9), flags: 0o1002 }

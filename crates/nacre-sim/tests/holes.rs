@@ -50,6 +50,28 @@ fn a_hole_stays_when_its_ost_is_killed_or_loses_its_machine() {
     }
 }
 
+/// A program that punches sees the space of the hole go, and so do others after its close.
+#[test]
+fn a_hole_takes_its_blocks_off_the_file() {
+    let mut c = on_devices(5, 2);
+    let (first, second) = (c.mounts[0], c.mounts[1]);
+    let punched = run(&mut c, first, async |client| {
+        let (fid, handle) = create(&client, "f").await?;
+        write(&client, handle, 0, vec![7; LEN as usize]).await?;
+        let before = client.getattr(fid).await?.attr.blocks;
+        allocate(&client, handle, AllocateMode::Hole).await?;
+        write(&client, handle, 0, vec![8; 10]).await?;
+        let after = client.getattr(fid).await?.attr.blocks;
+        client.release(handle, None).await?;
+        Ok::<_, Errno>((fid, before, after))
+    });
+    let (fid, before, after) = punched.expect("punched");
+    let hole_blocks = (HOLE.end / 4096 - HOLE.start.div_ceil(4096)) * 8;
+    assert_eq!(after, before - hole_blocks);
+    let later = run(&mut c, second, async move |client| client.getattr(fid).await.map(|e| e.attr.blocks));
+    assert_eq!(later, Ok(after));
+}
+
 #[test]
 fn data_and_holes_are_found_over_stripes() {
     let mut c = on_devices(3, 1);

@@ -141,6 +141,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_write_that_waits_for_an_ost_succeeds_although_the_ost_has_evicted_the_mount",
     ),
     planted(
+        "a punched hole leaves the count of blocks as it was",
+        "crates/nacre-client/src/data/allocate.rs",
+        &[("open.file.note_freed();", "")],
+    )
+    .found_by("nacre-sim", "holes", "a_hole_takes_its_blocks_off_the_file"),
+    planted(
         "an evicted mount still trusts its size of a file",
         "crates/nacre-client/src/files/eviction.rs",
         &[("open.file.evicted();", "")],

@@ -71,6 +71,9 @@ impl Client {
     }
 
     async fn punch_objects(&self, open: &Open, ranges: &[ObjectRange], frees: bool) -> Result<(), Errno> {
+        if frees {
+            open.file.note_freed();
+        }
         let (fid, owner, mtime) = (open.file.fid, open.file.owner(), self.now());
         self.change_ranges(open, ranges, |range, lock| Punch {
             object: range.of(fid).object,

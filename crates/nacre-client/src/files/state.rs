@@ -33,9 +33,10 @@ pub(crate) struct FileState {
     known: RefCell<Vec<Option<ObjectState>>>,
     /// The file was written since the first writer opened.
     dirty: Cell<bool>,
-    /// The MDT has evicted this mount while there were writers: others may have changed the file since, so replies to
-    /// this mount tell nothing until the last of those writers is gone.
-    others_wrote: Cell<bool>,
+    /// Replies to this mount's writes do not tell the state of the objects until the last of the present writers is gone:
+    /// the MDT has evicted this mount, so that others may have changed the file since, or space was freed, so that the
+    /// latest of several replies, which come in any order, is not the largest.
+    untrusted: Cell<bool>,
     /// Count of this mount's metadata changes when the MDT was last synced for this file.
     synced_at: Cell<Option<u64>>,
     flocks: FileFlocks,
@@ -55,7 +56,7 @@ impl FileState {
             writers: Cell::new(0),
             known: RefCell::default(),
             dirty: Cell::new(false),
-            others_wrote: Cell::new(false),
+            untrusted: Cell::new(false),
             synced_at: Cell::new(None),
             flocks: FileFlocks::default(),
             accessed: Accessed::default(),
@@ -114,7 +115,7 @@ impl FileState {
             return;
         }
         self.dirty.set(true);
-        if self.others_wrote.get() {
+        if self.untrusted.get() {
             return;
         }
         let mut known = self.known.borrow_mut();
@@ -143,7 +144,7 @@ impl FileState {
     pub(crate) fn note_truncated(&self, states: &[ObjectState]) {
         if self.writers.get() > 0 {
             self.dirty.set(true);
-            if !self.others_wrote.get() {
+            if !self.untrusted.get() {
                 *self.known.borrow_mut() = states.iter().copied().map(Some).collect();
             }
         }
@@ -158,8 +159,15 @@ impl FileState {
     }
     /// The MDT has forgotten this mount's opens.
     pub(crate) fn evicted(&self) {
+        self.distrust_replies();
+    }
+    /// A hole is punched: objects have fewer blocks than replies have said.
+    pub(crate) fn note_freed(&self) {
+        self.distrust_replies();
+    }
+    fn distrust_replies(&self) {
         if self.writers.get() > 0 {
-            self.others_wrote.set(true);
+            self.untrusted.set(true);
             self.known.borrow_mut().fill(None);
         }
     }
@@ -190,7 +198,7 @@ impl FileState {
         self.writers.set(self.writers.get().saturating_sub(1));
         if self.writers.get() == 0 {
             self.dirty.set(false);
-            self.others_wrote.set(false);
+            self.untrusted.set(false);
             self.known.borrow_mut().clear();
         }
     }

@@ -35,6 +35,7 @@ mod neighbours;
 mod notify;
 mod ops;
 mod pages;
+mod read_window;
 #[cfg(test)]
 #[path = "../../../fuzz/support/replay.rs"]
 mod replay_corpus;

@@ -6,6 +6,7 @@ use crate::buffers::BufferPool;
 use crate::device::{Channel, open_device};
 use crate::fusermount::{self, Refusal};
 use crate::kernel_options::KernelOptions;
+use crate::read_window;
 use crate::session::{self, Session, SessionConfig, SessionError};
 use crate::table::FS_TYPE;
 use crate::table::mounted_type;
@@ -139,6 +140,7 @@ pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountE
                 Some(rings) => Transport::Rings { threads: rings.threads() },
                 None => Transport::Device(why),
             };
+            read_window::widen(&path);
             info!(path = %path.display(), minor = session.minor, flags = format_args!("{:#x}", session.flags), %transport, "mounted");
             Ok(Mounted { path, channel, session, transport, rings })
         }

@@ -83,6 +83,13 @@ impl Ops for ClientOps {
     async fn create(&self, args: CreateArgs<'_>, flags: u32) -> OpResult<(ResolvedInode, OpenHandle)> {
         self.client.create(args, flags).await
     }
+    async fn create_unnamed(
+        &self,
+        args: CreateArgs<'_>,
+        flags: u32,
+    ) -> OpResult<(ResolvedInode, OpenHandle)> {
+        self.client.create_unnamed(args, flags).await
+    }
     async fn open(&self, fid: Fid, flags: u32, caller: Caller) -> OpResult<(ResolvedInode, OpenHandle)> {
         self.client.open(fid, flags, caller).await
     }

@@ -55,6 +55,7 @@ impl<O: Ops> Door<O> {
             op::MKNOD => self.run(request, names::mknod),
             op::MKDIR => self.run(request, names::mkdir),
             op::CREATE => self.run(request, names::create),
+            op::TMPFILE => self.run(request, names::tmpfile),
             op::LINK => self.run(request, names::link),
             op::UNLINK => self.run(request, names::unlink),
             op::RMDIR => self.run(request, names::rmdir),
@@ -85,7 +86,7 @@ impl<O: Ops> Door<O> {
             op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => {}
             op::IOCTL => self.reply(&request, Err(Errno::ENOTTY)),
             // The kernel does not send the request again and uses a fallback: access by mode bits, copies by read and
-            // write, O_TMPFILE refused with EOPNOTSUPP.
+            // write.
             _ => self.reply(&request, Err(Errno::ENOSYS)),
         }
     }

@@ -149,6 +149,7 @@ mod tests {
             ("lookup", request_of(op::LOOKUP, 0, b"name\0")),
             ("mkdir", request_of(op::MKDIR, 2, &mkdir)),
             ("create", request_of(op::CREATE, 0, &with(|out| abi::CreateIn::default().put(out), b"name\0"))),
+            ("tmpfile", request_of(op::TMPFILE, 0, &with(|out| abi::CreateIn::default().put(out), b"/\0"))),
             ("symlink", request_of(op::SYMLINK, 0, b"name\0target\0")),
             (
                 "rename",

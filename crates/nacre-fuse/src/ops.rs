@@ -101,6 +101,13 @@ pub trait Ops: 'static {
     ) -> impl Future<Output = OpResult<(ResolvedInode, OpenHandle)>> {
         missing!(args, flags)
     }
+    fn create_unnamed(
+        &self,
+        args: CreateArgs<'_>,
+        flags: u32,
+    ) -> impl Future<Output = OpResult<(ResolvedInode, OpenHandle)>> {
+        missing!(args, flags)
+    }
     fn open(
         &self,
         fid: Fid,

@@ -236,8 +236,8 @@ codec_struct! {
     pub struct Create<'a> {
         /// The directory.
         pub parent: Fid,
-        /// Of the new entry.
-        pub name: Name<'a>,
+        /// Of the new entry. `None`: the regular file gets no name now and must be opened (O_TMPFILE); [`Link`] may give it one.
+        pub name: Option<Name<'a>>,
         /// Of the new inode, from a sequence of the client; not used if the name exists.
         pub fid: Fid,
         /// Type and permission bits before the umask.

@@ -401,3 +401,35 @@ fn holes_are_punched_found_and_freed_on_every_mount() {
     }
     t.end();
 }
+
+#[test]
+fn files_are_made_without_a_name_and_named_later() {
+    use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
+    let Some(t) = Two::new("rw") else { return };
+    let dir = t.first("dir");
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o2777)).unwrap();
+    std::os::unix::fs::chown(&dir, None, Some(77)).unwrap();
+    let listed = || fs::read_dir(t.second("dir")).unwrap().map(|entry| entry.unwrap().file_name());
+    let unnamed = |flags| {
+        let file = File::from(open(&dir, OFlags::TMPFILE | OFlags::RDWR | flags, Mode::from(0o640)).unwrap());
+        std::os::unix::fs::FileExt::write_all_at(&file, b"contents", 0).unwrap();
+        let meta = file.metadata().unwrap();
+        assert_eq!((meta.nlink(), meta.len(), meta.mode() & 0o7777, meta.gid()), (0, 8, 0o640, 77));
+        file
+    };
+    let link = |file: &File, name: &str| {
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+        linkat(CWD, path, CWD, dir.join(name), AtFlags::SYMLINK_FOLLOW)
+    };
+    let file = unnamed(OFlags::empty());
+    assert_eq!(listed().count(), 0);
+    link(&file, "named").unwrap();
+    assert_eq!(fs::read(t.second("dir/named")).unwrap(), b"contents");
+    assert_eq!((file.metadata().unwrap().nlink(), listed().collect()), (1, vec!["named".into()]));
+    fs::remove_file(t.second("dir/named")).unwrap();
+    assert_eq!(link(&file, "again"), Err(rustix::io::Errno::NOENT), "its only name was removed");
+    assert_eq!(link(&unnamed(OFlags::EXCL), "never"), Err(rustix::io::Errno::NOENT));
+    drop(file);
+    fs::remove_dir(t.second("dir")).unwrap();
+}

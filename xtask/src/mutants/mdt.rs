@@ -4,6 +4,12 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "a file whose last name was removed can be linked again",
+        "crates/nacre-mdt/src/ops/link.rs",
+        &[("if view.bytes(ORPHAN, &key)? != Some(NEVER_NAMED) {", "if view.bytes(ORPHAN, &key)?.is_none() {")],
+    )
+    .found_by("nacre-sim", "unnamed_files", "a_file_that_had_a_name_gets_none_again"),
+    planted(
         "a new file with a fixed OST does not have space freed",
         "crates/nacre-mdt/src/service/operations.rs",
         &[("Err(Errno::ENOSPC) if self.free_full_osts().await =>", "Err(Errno::ENOSPC) if !op.needs_ost() =>")],

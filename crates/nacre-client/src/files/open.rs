@@ -5,6 +5,7 @@
 
 use crate::api::{CreateArgs, ResolvedInode};
 use crate::cache::in_flight::Touches;
+use crate::cache::tables::NameEffect;
 use crate::client::Client;
 use crate::data::stripes;
 use crate::files::ranges::Share;
@@ -14,9 +15,10 @@ use crate::metadata::namespace::created;
 use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use nacre_types::{Attr, Caller, Errno, Extent, Fid, FileType, OpenHandle, SetAttr, mode};
+use nacre_types::{Attr, Caller, Errno, Extent, Fid, FileType, Name, OpenHandle, SetAttr, mode};
 use nacre_wire::mdt::{
-    Close, EntryReply, FlockFamily, NOT_REPORTED, Open as OpenRequest, OpenHow, Written, open_flags,
+    Close, CreateReply, EntryReply, FlockFamily, NOT_REPORTED, Open as OpenRequest, OpenHow, Written,
+    open_flags,
 };
 use nacre_wire::ost::ObjectState;
 
@@ -37,7 +39,8 @@ impl Client {
         // The MDT must know that an existing file will be truncated: the kernel has not checked that permission.
         let asked = OpenHow { flags: how.flags | flags & open_flags::TRUNC, ..how };
         let mdt = self.mdt_of(args.parent).await?;
-        let request = self.create_request(&mdt, args.clone(), Some(asked)).await?;
+        let name = Some(Name::new(args.name)?);
+        let request = self.create_request(&mdt, args.clone(), name, Some(asked)).await?;
         let reply = mdt.change(Touches::names(&[(args.parent, args.name)]), &request, created).await?;
         self.opened(&reply.entry, how, flags, reply.created);
         if !reply.created && flags & open_flags::TRUNC != 0 {
@@ -57,6 +60,27 @@ impl Client {
             self.resolve(reply.entry).await?
         };
         Ok((entry, how.handle))
+    }
+
+    /// Creates a regular file without a name, as open(2) with O_TMPFILE does, and opens it. It goes with its last handle,
+    /// unless [`Client::link`] has given it a name. `args.name` is not used.
+    pub async fn create_unnamed(
+        &self,
+        args: CreateArgs<'_>,
+        flags: u32,
+    ) -> Result<(ResolvedInode, OpenHandle), Errno> {
+        let _timing = self.stats.time("create");
+        self.check_writable()?;
+        if FileType::of_mode(args.mode) != Some(FileType::Regular) {
+            return Err(Errno::EINVAL);
+        }
+        let how =
+            OpenHow { handle: self.new_handle(), flags: flags & (open_flags::ACCMODE | open_flags::APPEND) };
+        let mdt = self.mdt_of(args.parent).await?;
+        let request = self.create_request(&mdt, args, None, Some(how)).await?;
+        let reply = mdt.change(Touches::default(), &request, created_unnamed).await?;
+        self.opened(&reply.entry, how, flags, true);
+        Ok((ResolvedInode::of(&self.settled(reply.entry)), how.handle))
     }
 
     /// Opens a file by FID. `flags` of open(2).
@@ -262,4 +286,8 @@ impl Client {
 /// Whether a mode is that of a regular file.
 pub(crate) fn is_regular(attr: &Attr) -> bool {
     attr.mode & mode::FMT == mode::REG
+}
+
+fn created_unnamed(reply: &CreateReply) -> (NameEffect, Option<&EntryReply>, bool) {
+    (NameEffect::None, Some(&reply.entry), false)
 }

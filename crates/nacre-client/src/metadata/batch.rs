@@ -145,7 +145,10 @@ impl Client {
         Ok(match change {
             MetadataChange::Make(args) => {
                 let args = CreateArgs { exclusive: true, caller, ..args.clone() };
-                encoded(&self.create_request(mdt, args, None).await?)
+                {
+                    let name = Some(Name::new(args.name)?);
+                    encoded(&self.create_request(mdt, args, name, None).await?)
+                }
             }
             MetadataChange::Link { fid, parent, name } => {
                 encoded(&Link { fid: *fid, parent: *parent, name: Name::new(name)?, caller, time })

@@ -89,7 +89,9 @@ impl Client {
             return Err(Errno::ENOENT);
         }
         let mdt = self.mdt_of(args.parent).await?;
-        let request = self.create_request(&mdt, CreateArgs { exclusive: true, ..args.clone() }, None).await?;
+        let name = Some(Name::new(args.name)?);
+        let exclusive = CreateArgs { exclusive: true, ..args.clone() };
+        let request = self.create_request(&mdt, exclusive, name, None).await?;
         let touches = Touches::names(&[(args.parent, args.name)]);
         let reply = mdt.change(touches, &request, created).await?;
         Ok(ResolvedInode::of(&self.settled(reply.entry)))
@@ -100,11 +102,12 @@ impl Client {
         &self,
         mdt: &Rc<Mdt>,
         args: CreateArgs<'a>,
+        name: Option<Name<'a>>,
         open: Option<OpenHow>,
     ) -> Result<Create<'a>, Errno> {
         Ok(Create {
             parent: args.parent,
-            name: Name::new(args.name)?,
+            name,
             fid: mdt.new_fid().await?,
             mode: args.mode,
             rdev: args.rdev,

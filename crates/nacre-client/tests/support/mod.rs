@@ -348,7 +348,8 @@ impl Fake {
             }
             Opcode::Create => {
                 let r: Create<'_> = args(frame);
-                if let Some(fid) = shared.names.get(r.name.as_bytes()) {
+                let name = r.name.expect("named").as_bytes();
+                if let Some(fid) = shared.names.get(name) {
                     return body(&CreateReply { entry: shared.inodes[fid].clone(), created: false });
                 }
                 drop(shared);
@@ -357,7 +358,7 @@ impl Fake {
                     entry.attr.size_state = SizeState::Open;
                 }
                 let mut shared = self.shared.borrow_mut();
-                shared.names.insert(r.name.as_bytes().to_vec(), r.fid);
+                shared.names.insert(name.to_vec(), r.fid);
                 shared.inodes.insert(r.fid, entry.clone());
                 body(&CreateReply { entry, created: true })
             }

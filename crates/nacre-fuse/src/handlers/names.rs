@@ -175,6 +175,18 @@ pub(crate) async fn create<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
     Ok(named(&door, &request, name, &entry).and(&open_out(opened)))
 }
 
+/// O_TMPFILE: a file without a name. The kernel remembers whether it may be linked (without O_EXCL).
+pub(crate) async fn tmpfile<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
+    let abi::CreateIn { flags, mode, umask, .. } = request.args().take()?;
+    let mode = mode & mode::PERM | mode::REG;
+    let new = CreateArgs::new(request.fid()?, b"", mode, request.caller(umask));
+    let (entry, handle) = door.ops.create_unnamed(new, flags).await?;
+    door.note_opener(&request, entry.attr.fid, handle).await;
+    close_if_given_up(&door, &request, handle).await;
+    let opened = OpenedFile { handle, fopen_flags: door.ops.fopen_flags(handle, flags) };
+    Ok(unnamed(&door, &entry).and(&open_out(opened)))
+}
+
 pub(crate) async fn link<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let mut args = request.args();
     let fid = fid_of(args.take::<abi::LinkIn>()?.oldnodeid)?;

@@ -2,7 +2,7 @@
 //!
 //! Rules: the FID belongs to a sequence that was granted to this client, and is unused; a set-gid directory hands down
 //! its group; a default ACL replaces the umask; if the name exists and exclusive creation was not requested, its inode
-//! is opened.
+//! is opened. A file without a name (O_TMPFILE) changes nothing in the directory; it is an orphan from the beginning.
 
 use crate::ops::opening::open_inode;
 use crate::ops::{Applied, Context, Operation, Recorded, WriteBound};
@@ -11,13 +11,13 @@ use crate::rows::acl::{self, Acl};
 use crate::rows::inode::DIR_BYTES;
 use crate::rows::read_set::ReadSet;
 use crate::rows::row::{EntryRow, Inode};
-use crate::rows::table::{self, SEQUENCE};
+use crate::rows::table::{self, NEVER_NAMED, ORPHAN, SEQUENCE};
 use crate::rows::versions::PARENT;
 use crate::rows::view::{Abort, Slot, Step, View};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::name::{self, HashKey};
-use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, mode};
+use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, Name, mode};
 use nacre_wire::mdt::{Create, CreateReply, EntryReply, open_flags};
 use tracing::warn;
 
@@ -33,7 +33,9 @@ impl Operation for Create<'_> {
         let mut read_set = ReadSet::of_inode(self.parent);
         read_set.inode(self.fid);
         read_set.key(SEQUENCE, &table::sequence(self.fid.seq));
-        read_set.name(hash, self.parent, self.name);
+        if let Some(name) = self.name {
+            read_set.name(hash, self.parent, name);
+        }
         read_set
     }
 
@@ -49,15 +51,12 @@ impl Operation for Create<'_> {
         let file_type = check_arguments(self)?;
         let mut dir = view.dir(self.parent)?;
         view.depends_on(PARENT, &dir)?;
-        let slot = view.slot(self.parent, self.name)?;
-        view.depends_on_name(self.parent, &slot)?;
-        let cookie = match slot {
-            Slot::Taken { entry, .. } => return open_existing(view, context, self, &entry),
-            Slot::Free { cookie } => cookie,
-            Slot::Full => {
-                warn!(dir = %self.parent, "seventeenth name with one hash refused");
-                return Err(Errno::ENOSPC.into());
-            }
+        let place = match self.name {
+            None => None,
+            Some(name) => match find_place(self, view, name)? {
+                Place::Free(cookie) => Some((cookie, name)),
+                Place::Taken(entry) => return open_existing(view, context, self, &entry),
+            },
         };
         check_fid(view, context.client()?, self.fid)?;
         let mut inode = new_inode(&dir, self, file_type);
@@ -69,22 +68,20 @@ impl Operation for Create<'_> {
             let template = resolve(self.layout, dir.template, context.default_layout());
             inode.layout = Some(context.choose_layout(&template)?);
         }
-        view.add_link(&mut inode, self.parent, self.name);
+        match place {
+            Some((_, name)) => view.add_link(&mut inode, self.parent, name),
+            None => inode.attr.nlink = 0,
+        }
         inode.attr.version = view.transno().0;
         if let Some(how) = &self.open {
             open_inode(view, context.export(), &mut inode, how)?;
         }
         view.put_inode(&inode);
         view.account(inode.owner(), 1);
-        let entry = EntryRow { name: self.name.to_bytes(), fid: self.fid, file_type, version: 0 };
-        view.put_name(self.parent, cookie, entry);
-        dir.entries += 1;
-        if file_type == FileType::Directory {
-            view.dir_placed(self.fid, self.parent);
-            dir.attr.nlink = dir.attr.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
+        match place {
+            Some((cookie, name)) => enter(self, view, &mut dir, file_type, cookie, name)?,
+            None => view.put_bytes(ORPHAN, &self.fid.key(), NEVER_NAMED),
         }
-        dir.modified_at(self.time);
-        view.put_inode(&dir);
         view.describes(&inode);
         Ok(applied(inode.reply(), true))
     }
@@ -101,6 +98,46 @@ impl Operation for Create<'_> {
         let entry = inode.map_or_else(|| removed(self, record.fid), |inode| inode.reply());
         Ok(CreateReply { entry, created: record.data != 0 }.to_vec())
     }
+}
+
+/// The place of a name in the directory.
+enum Place {
+    Free(u64),
+    Taken(EntryRow),
+}
+
+fn find_place(args: &Create<'_>, view: &mut View<'_>, name: Name<'_>) -> Step<Place> {
+    let slot = view.slot(args.parent, name)?;
+    view.depends_on_name(args.parent, &slot)?;
+    match slot {
+        Slot::Taken { entry, .. } => Ok(Place::Taken(entry)),
+        Slot::Free { cookie } => Ok(Place::Free(cookie)),
+        Slot::Full => {
+            warn!(dir = %args.parent, "seventeenth name with one hash refused");
+            Err(Errno::ENOSPC.into())
+        }
+    }
+}
+
+/// Gives the new inode its name.
+fn enter(
+    args: &Create<'_>,
+    view: &mut View<'_>,
+    dir: &mut Inode,
+    file_type: FileType,
+    cookie: u64,
+    name: Name<'_>,
+) -> Step<()> {
+    let entry = EntryRow { name: name.to_bytes(), fid: args.fid, file_type, version: 0 };
+    view.put_name(args.parent, cookie, entry);
+    dir.entries += 1;
+    if file_type == FileType::Directory {
+        view.dir_placed(args.fid, args.parent);
+        dir.attr.nlink = dir.attr.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
+    }
+    dir.modified_at(args.time);
+    view.put_inode(dir);
+    Ok(())
 }
 
 fn applied(entry: EntryReply, created: bool) -> Applied {
@@ -123,6 +160,9 @@ fn check_arguments(args: &Create<'_>) -> Result<FileType, Errno> {
     let file_type = FileType::of_mode(args.mode).ok_or(Errno::EINVAL)?;
     if file_type == FileType::Symlink && args.target.is_empty() {
         return Err(Errno::ENOENT);
+    }
+    if args.name.is_none() && (file_type != FileType::Regular || args.open.is_none()) {
+        return Err(Errno::EINVAL);
     }
     if args.target.contains(&0) {
         return Err(Errno::EINVAL);

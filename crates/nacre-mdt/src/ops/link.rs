@@ -3,6 +3,7 @@
 use crate::ops::{Applied, Context, Operation, Recorded, WriteBound};
 use crate::rows::read_set::ReadSet;
 use crate::rows::row::EntryRow;
+use crate::rows::table::{NEVER_NAMED, ORPHAN};
 use crate::rows::versions::{CHILD, PARENT};
 use crate::rows::view::{Slot, Step, View};
 use nacre_types::name::HashKey;
@@ -44,7 +45,12 @@ impl Operation for Link<'_> {
             return Err(Errno::EPERM.into());
         }
         if inode.attr.nlink == 0 {
-            return Err(Errno::ENOENT.into());
+            // A file whose last name was removed stays without one.
+            let key = self.fid.key();
+            if view.bytes(ORPHAN, &key)? != Some(NEVER_NAMED) {
+                return Err(Errno::ENOENT.into());
+            }
+            view.delete(ORPHAN, &key);
         }
         if inode.attr.nlink >= LINKS_MAX {
             return Err(Errno::EMLINK.into());

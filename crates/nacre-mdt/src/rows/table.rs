@@ -14,8 +14,10 @@ pub const INODE: Table = Table(MDT_FIRST);
 pub const ENTRY: Table = Table(MDT_FIRST + 1);
 /// Client generation, handle → [`crate::rows::row::OpenRow`].
 pub const OPEN: Table = Table(MDT_FIRST + 2);
-/// FID → empty: no name is left, an open keeps the inode.
+/// FID → empty: no name is left, an open keeps the inode. [`NEVER_NAMED`] instead: it may still get a name.
 pub const ORPHAN: Table = Table(MDT_FIRST + 3);
+/// Value in [`ORPHAN`] of a file that was created without a name.
+pub const NEVER_NAMED: &[u8] = &[1];
 /// OST, FID → [`crate::rows::row::Stripes`]: objects that must go.
 pub const DESTROY: Table = Table(MDT_FIRST + 4);
 /// FID, client generation, owner, family → [`crate::rows::row::FlocksRow`].

@@ -246,7 +246,7 @@ impl Fs {
     pub(crate) fn create_args<'a>(&mut self, parent: Fid, name: &'a [u8], mode: u32) -> Create<'a> {
         Create {
             parent,
-            name: name_of(name),
+            name: Some(name_of(name)),
             fid: self.new_fid(),
             mode,
             rdev: 0,

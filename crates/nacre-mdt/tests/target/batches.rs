@@ -9,7 +9,7 @@ use nacre_wire::mdt::*;
 async fn orphan(c: &Client, handle: u64, osts: u32) -> Fid {
     let request = Create {
         parent: Fid::ROOT,
-        name: name_of(b"wide"),
+        name: Some(name_of(b"wide")),
         fid: c.new_fid().await,
         mode: REG,
         rdev: 0,

@@ -59,7 +59,7 @@ fn an_existing_name_is_opened_and_an_exclusive_create_fails() {
         let foreign = Create {
             fid: Fid::new(fid.seq, Oid(77)),
             parent: Fid::ROOT,
-            name: name_of(b"g"),
+            name: Some(name_of(b"g")),
             mode: DIR,
             rdev: 0,
             target: b"",

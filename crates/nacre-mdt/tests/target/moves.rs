@@ -12,7 +12,7 @@ const DEPTH: u32 = 60_000;
 fn make<'a>(parent: Fid, fid: Fid, name: &'a [u8], time: Timestamp) -> Create<'a> {
     Create {
         parent,
-        name: name_of(name),
+        name: Some(name_of(name)),
         fid,
         mode: DIR,
         rdev: 0,

@@ -186,7 +186,7 @@ const CASES: &[Case] = &[
         };
         let new = Create {
             parent: s.dir,
-            name: name_of(b"in batch"),
+            name: Some(name_of(b"in batch")),
             fid: c.new_fid().await,
             mode: REG,
             rdev: 0,

@@ -125,7 +125,7 @@ impl Client {
     ) -> Result<CreateReply, Errno> {
         let request = Create {
             parent,
-            name: name_of(name),
+            name: Some(name_of(name)),
             fid: self.new_fid().await,
             mode,
             rdev: 0,

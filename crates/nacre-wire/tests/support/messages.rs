@@ -191,7 +191,7 @@ messages! {
         Getattr = Getattr { fid: fid(1) };
         Readdir = Readdir { dir: Fid::ROOT, cookie: 1 << 62, entries_max: 1000, with_attrs: true };
         Create<'_> = Create {
-            parent: Fid::ROOT, name: name(b"n"), fid: fid(2), mode: 0o100644, rdev: 0, target: b"t",
+            parent: Fid::ROOT, name: Some(name(b"n")), fid: fid(2), mode: 0o100644, rdev: 0, target: b"t",
             layout: Some(template()), open: Some(how()), exclusive: true, caller: caller(), time: time(1),
         };
         Open = Open { fid: fid(2), how: how(), caller: caller() };

@@ -55,7 +55,7 @@ fn with_a_file() -> (Bed, Fid) {
     bed.log();
     (bed, fid)
 }
-fn found(bed: &mut Bed) -> Result<Fid, Errno> {
+fn found(bed: &mut Bed) -> Result<Fid, Failure> {
     bed.call(|c| async move { c.lookup(Fid::ROOT, b"f").await.map(|entry| entry.attr.fid) })
 }
 fn validity(bed: &mut Bed, name: &'static [u8], fid: Fid) -> Validity {
@@ -76,8 +76,8 @@ fn a_question_is_asked_once_while_the_locks_stand() {
         for _ in 0..3 {
             assert_eq!(c.lookup(Fid::ROOT, b"f").await.unwrap().attr.fid, fid);
             assert_eq!(c.getattr(fid).await.unwrap().attr.fid, fid);
-            assert_eq!(c.lookup(Fid::ROOT, b"nothing").await.err(), Some(Errno::ENOENT));
-            assert_eq!(c.getxattr(fid, b"security.capability").await.err(), Some(Errno::ENODATA));
+            assert_eq!(c.lookup(Fid::ROOT, b"nothing").await.err(), Some(Failure::ENOENT));
+            assert_eq!(c.getxattr(fid, b"security.capability").await.err(), Some(Failure::ENODATA));
         }
     });
     assert_eq!(bed.log(), ["MDT0000 Lookup", "MDT0000 Getxattr"]);
@@ -121,7 +121,7 @@ fn the_kernel_may_use_a_reply_as_long_as_the_lease_lasts() {
         (found, c.negative_validity(Fid::ROOT, b"nothing"), c.negative_validity(Fid::ROOT, b"never asked"))
     };
     let (error, asked, never_asked) = bed.call(nothing);
-    assert_eq!((error, never_asked), (Some(Errno::ENOENT), Duration::ZERO));
+    assert_eq!((error, never_asked), (Some(Failure::ENOENT), Duration::ZERO));
     assert!(asked > Duration::from_secs(5));
     bed.restart("demo-MDT0000");
     bed.settle();

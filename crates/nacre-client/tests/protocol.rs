@@ -69,7 +69,7 @@ fn the_size_of_a_file_that_only_this_mount_writes_is_known_here() {
     assert_eq!(size(&mut bed), 6);
     assert_eq!(bed.log(), ["MDT0000 Getattr"]);
     // A write of which nobody knows what it did.
-    bed.shared.borrow_mut().refuse.push((Opcode::Write, Errno::EIO));
+    bed.shared.borrow_mut().refuse.push((Opcode::Write, Failure::EIO));
     bed.call(move |c| async move { c.write(write_args(handle, 6, b"y")).await }).unwrap_err();
     assert_eq!(size(&mut bed), 6);
     assert_eq!(bed.log(), ["MDT0000 Getattr", "OST0000 Glimpse 0", "OST0001 Glimpse 1"]);
@@ -179,7 +179,7 @@ fn an_append_waits_for_the_grant_and_believes_its_state() {
     let state = nacre_wire::ost::ObjectState { size: 5, ..Default::default() };
     let grant = nacre_wire::ost::LockGranted { cookie: LockCookie(handle.0 + 1), state };
     bed.callback("demo-OST0000", Opcode::LockGranted, &grant);
-    assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(Ok::<u32, Errno>(3)));
+    assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(Ok::<u32, Failure>(3)));
     assert_eq!(bed.shared.borrow().objects[&object], b"otherend");
 }
 
@@ -248,9 +248,9 @@ fn an_operation_whose_lock_was_lost_is_done_again_under_a_new_one() {
 fn a_failed_write_is_looked_after_at_the_close() {
     let mut bed = Bed::new(1);
     let (_, handle) = bed.create("f");
-    bed.shared.borrow_mut().refuse.push((Opcode::Write, Errno::EIO));
+    bed.shared.borrow_mut().refuse.push((Opcode::Write, Failure::EIO));
     let failed = bed.call(move |c| async move { c.write(write_args(handle, 0, b"abc")).await });
-    assert_eq!(failed, Err(Errno::EIO));
+    assert_eq!(failed, Err(Failure::EIO));
     bed.log();
     bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
     assert_eq!(bed.log(), ["OST0000 Glimpse 0", "MDT0000 Close"]);
@@ -294,7 +294,7 @@ fn a_waiting_lock_is_asked_for_again_at_the_callback() {
     let grant = FlockGranted { cookie, outcome: FlockOutcome::Granted };
     bed.shared.borrow_mut().contended = false;
     bed.callback("demo-MDT0000", Opcode::FlockGranted, &grant);
-    assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(Ok::<_, Errno>(FlockOutcome::Granted)));
+    assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(Ok::<_, Failure>(FlockOutcome::Granted)));
     // The grant was another client's change: this one is our own.
     assert_eq!(bed.log(), ["MDT0000 Flock Write wait"]);
 }
@@ -302,7 +302,7 @@ fn a_waiting_lock_is_asked_for_again_at_the_callback() {
 #[test]
 fn an_interrupted_lock_ends_with_the_targets_word_on_who_was_first() {
     for (outcome, expected) in
-        [(FlockOutcome::Conflict, Err(Errno::EINTR)), (FlockOutcome::Granted, Ok(FlockOutcome::Granted))]
+        [(FlockOutcome::Conflict, Err(Failure::EINTR)), (FlockOutcome::Granted, Ok(FlockOutcome::Granted))]
     {
         let mut bed = Bed::new(1);
         let (_, handle) = bed.create("f");
@@ -325,7 +325,7 @@ fn a_lock_that_is_waited_for_ends_with_the_mount() {
     let job = bed.start(move |c| async move { c.flock(handle, lock(FlockType::Write, 5), true).await });
     bed.settle();
     bed.call(|c| async move { c.unmount().await });
-    assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(Err::<FlockOutcome, _>(Errno::EBADF)));
+    assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(Err::<FlockOutcome, _>(Failure::EBADF)));
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn an_interrupt_before_the_reply_is_not_lost() {
     bed.settle();
     bed.jobs.give_up(&mut bed.world, bed.mount, job);
     bed.release();
-    assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(Err::<FlockOutcome, _>(Errno::EINTR)));
+    assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(Err::<FlockOutcome, _>(Failure::EINTR)));
 }
 
 #[test]
@@ -376,11 +376,11 @@ fn a_fid_of_an_mdt_that_is_not_in_the_list_is_stale() {
     bed.call(|c| async move { c.ready().await }).unwrap();
     bed.log();
     let fid = Fid::new(Seq::first_of(MdtIndex(1)), Oid(1));
-    assert_eq!(bed.call(move |c| async move { c.getattr(fid).await.map(drop) }), Err(Errno::ESTALE));
+    assert_eq!(bed.call(move |c| async move { c.getattr(fid).await.map(drop) }), Err(Failure::ESTALE));
     let opened = bed.call(move |c| async move { c.open(fid, 0, Caller::root()).await.map(drop) });
-    assert_eq!(opened, Err(Errno::ESTALE));
+    assert_eq!(opened, Err(Failure::ESTALE));
     let page = bed.call(move |c| async move { c.readdir(fid, 2, 10, false).await.map(drop) });
-    assert_eq!(page, Err(Errno::ESTALE));
+    assert_eq!(page, Err(Failure::ESTALE));
     assert_eq!(bed.log().iter().filter(|line| line.starts_with("MDT")).count(), 0, "no MDT was asked");
 }
 
@@ -389,7 +389,7 @@ fn a_sequence_of_another_mdt_is_not_used() {
     let mut bed = Bed::new(1);
     bed.shared.borrow_mut().sequences = 0x4000_0000;
     let made = bed.call(|c| async move { c.make(new(b"f")).await.map(drop) });
-    assert_eq!(made, Err(Errno::EPROTO));
+    assert_eq!(made, Err(Failure::EPROTO));
     bed.shared.borrow_mut().sequences = 0;
     bed.create("g");
 }
@@ -407,9 +407,11 @@ fn names_that_cannot_be_are_refused_without_a_request() {
     let mut bed = Bed::new(1);
     bed.call(|c| async move { c.ready().await }).unwrap();
     bed.log();
-    for (name, errno) in
-        [(vec![b'a'; 256], Errno::ENAMETOOLONG), (b"a/b".to_vec(), Errno::EINVAL), (vec![], Errno::ENOENT)]
-    {
+    for (name, errno) in [
+        (vec![b'a'; 256], Failure::ENAMETOOLONG),
+        (b"a/b".to_vec(), Failure::EINVAL),
+        (vec![], Failure::ENOENT),
+    ] {
         let got = bed.call(move |c| async move { c.unlink(Fid::ROOT, &name, false, Caller::root()).await });
         assert_eq!(got, Err(errno));
     }
@@ -501,7 +503,7 @@ fn closes_that_wait_for_slots_go_together_in_the_extra_slot() {
     bed.release();
     bed.settle();
     for job in [first, rest[0], rest[1], last] {
-        assert_eq!(bed.jobs.take(job), Some(Ok::<(), Errno>(())));
+        assert_eq!(bed.jobs.take(job), Some(Ok::<(), Failure>(())));
     }
     assert!(bed.call(|c| async move { c.is_idle() }));
 }
@@ -514,21 +516,21 @@ fn each_of_the_closes_that_go_together_has_its_own_result() {
     let first = close(&mut bed, a);
     let rest = [b, c, d].map(|handle| close(&mut bed, handle));
     bed.settle();
-    bed.shared.borrow_mut().refuse.push((Opcode::Close, Errno::ENOSPC));
+    bed.shared.borrow_mut().refuse.push((Opcode::Close, Failure::ENOSPC));
     bed.release();
     bed.settle();
     let results = [first, rest[0], rest[1], rest[2]].map(|job| bed.jobs.take(job));
-    let ok = Some(Ok::<(), Errno>(()));
-    assert_eq!(results, [ok, Some(Err(Errno::ENOSPC)), ok, ok]);
+    let ok = Some(Ok::<(), Failure>(()));
+    assert_eq!(results, [ok, Some(Err(Failure::ENOSPC)), ok, ok]);
     // The request as a whole.
     let [a, b, c] = open_with_one_slot(&mut bed, ["e", "f", "g"]);
     take_the_slot(&mut bed);
     let jobs = [a, b, c].map(|handle| close(&mut bed, handle));
     bed.settle();
-    bed.shared.borrow_mut().refuse.push((Opcode::Batch, Errno::EROFS));
+    bed.shared.borrow_mut().refuse.push((Opcode::Batch, Failure::EROFS));
     bed.release();
     bed.settle();
-    let refused = Some(Err(Errno::EROFS));
+    let refused = Some(Err(Failure::EROFS));
     assert_eq!(jobs.map(|job| bed.jobs.take(job)), [ok, refused, refused]);
 }
 
@@ -540,10 +542,10 @@ fn closes_for_which_there_is_no_room_together_go_alone() {
     take_the_slot(&mut bed);
     let jobs = [a, b, c].map(|handle| close(&mut bed, handle));
     bed.log();
-    bed.shared.borrow_mut().refuse.push((Opcode::Batch, Errno::ENOSPC));
+    bed.shared.borrow_mut().refuse.push((Opcode::Batch, Failure::ENOSPC));
     bed.release();
     assert_eq!(bed.log(), ["MDT0000 Batch refused", "MDT0000 Close", "MDT0000 Close"]);
-    assert_eq!(jobs.map(|job| bed.jobs.take(job)), [Some(Ok::<(), Errno>(())); 3]);
+    assert_eq!(jobs.map(|job| bed.jobs.take(job)), [Some(Ok::<(), Failure>(())); 3]);
 }
 
 #[test]
@@ -560,7 +562,7 @@ fn a_full_batch_of_closes_waits_for_no_other() {
     bed.release();
     assert_eq!(bed.log(), ["MDT0000 Batch of 61"]);
     for job in jobs {
-        assert_eq!(bed.jobs.take(job), Some(Ok::<(), Errno>(())));
+        assert_eq!(bed.jobs.take(job), Some(Ok::<(), Failure>(())));
     }
 }
 
@@ -574,7 +576,7 @@ fn a_server_that_does_not_know_batches_gets_each_close_alone() {
     assert_eq!(bed.log(), ["MDT0000 Close"]);
     bed.release();
     assert_eq!(bed.log(), ["MDT0000 Close", "MDT0000 Close"]);
-    assert_eq!(jobs.map(|job| bed.jobs.take(job)), [Some(Ok::<(), Errno>(())); 3]);
+    assert_eq!(jobs.map(|job| bed.jobs.take(job)), [Some(Ok::<(), Failure>(())); 3]);
 }
 
 #[test]
@@ -594,5 +596,5 @@ fn a_server_that_does_not_know_batches_gets_each_change_alone_and_no_size() {
         let changes = [MetadataChange::Make(new(b"c")), MetadataChange::Setattr { fid: Fid::ROOT, set }];
         c.batch(&changes, &Caller::root(), false).await.map(drop)
     });
-    assert_eq!((refused, bed.log()), (Err(Errno::EINVAL), vec![]));
+    assert_eq!((refused, bed.log()), (Err(Failure::EINVAL), vec![]));
 }

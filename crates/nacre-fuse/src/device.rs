@@ -102,7 +102,7 @@ impl Channel {
                 // The request still waits in the kernel: without a reply its caller would hang.
                 if let Ok(header) = header {
                     let mut again = [0; abi::OutHeader::BYTES];
-                    let eio = -nacre_types::Errno::EIO.0;
+                    let eio = -nacre_types::Errno::EIO.number();
                     abi::OutHeader { len: 16, error: eio, unique: header.unique }.put_in_front(&mut again);
                     let _ = rustix::io::write(fd, &again);
                 }

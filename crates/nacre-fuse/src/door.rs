@@ -520,7 +520,7 @@ mod tests {
         assert_eq!(world.visit(request(op::MKDIR, 10, &args), now), []);
         assert!(world.asked.is_empty(), "while no locks are lost no process is examined");
         world.back();
-        assert_eq!(world.visit(None, now), [(10, -Errno::ENOENT.0)]);
+        assert_eq!(world.visit(None, now), [(10, -Errno::ENOENT.number())]);
         world.door.file_system().lost.borrow_mut().push(Fid::ROOT);
         for (unique, open, reply) in
             [(12, Some(vec![Fid::ROOT]), Errno::EIO), (14, Some(vec![]), Errno::ENOENT)]
@@ -531,7 +531,7 @@ mod tests {
             let mut replies = world.visit(None, now);
             world.back();
             replies.extend(world.visit(None, now));
-            assert_eq!(replies, [(unique, -reply.0)]);
+            assert_eq!(replies, [(unique, -reply.number())]);
         }
         // Reading continues.
         assert_eq!(world.visit(request(op::LOOKUP, 16, b"name\0"), now), []);
@@ -549,7 +549,7 @@ mod tests {
         assert_eq!(world.visit(None, ms(600)), [], "an interrupt alone may mean nothing");
         assert_eq!(world.asked, [(10, 77)]);
         world.door.interrupted(for_this(10, Asked));
-        assert_eq!(world.visit(None, ms(0)), [(10, -Errno::EINTR.0)]);
+        assert_eq!(world.visit(None, ms(0)), [(10, -Errno::EINTR.number())]);
         // The task continues; its result is discarded.
         world.back();
         assert_eq!(world.visit(None, ms(500)), []);
@@ -558,16 +558,20 @@ mod tests {
         assert_eq!(world.visit(request(op::LOOKUP, 12, b"name\0"), ms(0)), []);
         assert_eq!(world.visit(interrupt(12), ms(500)), []);
         world.back();
-        assert_eq!(world.visit(None, ms(1)), [(12, -Errno::ENOENT.0)]);
+        assert_eq!(world.visit(None, ms(1)), [(12, -Errno::ENOENT.number())]);
         assert_eq!(world.visit(None, ms(9000)), []);
         // And those that were interrupted by nothing.
         assert_eq!(world.visit(request(op::LOOKUP, 14, b"name\0"), ms(0)), []);
         assert_eq!(world.visit(interrupt(14), ms(0)), []);
         assert_eq!(world.visit(None, ms(9000)), []);
         world.back();
-        assert_eq!(world.visit(None, ms(1)), [(14, -Errno::ENOENT.0)]);
+        assert_eq!(world.visit(None, ms(1)), [(14, -Errno::ENOENT.number())]);
         assert_eq!(world.visit(None, ms(9000)), []);
-        assert_eq!(world.visit(interrupt(99), ms(0)), [(99, -Errno::EAGAIN.0)], "not here: sent again");
+        assert_eq!(
+            world.visit(interrupt(99), ms(0)),
+            [(99, -Errno::EAGAIN.number())],
+            "not here: sent again"
+        );
         assert_eq!(world.ctx.live_tasks(), 0);
     }
 
@@ -587,7 +591,7 @@ mod tests {
         world.door.interrupted(for_this(21, Ends));
         world.door.interrupted(for_this(20, Ends));
         world.door.interrupted(for_this(20, Ends));
-        assert_eq!(world.visit(None, Duration::ZERO), [(20, -Errno::EINTR.0)]);
+        assert_eq!(world.visit(None, Duration::ZERO), [(20, -Errno::EINTR.number())]);
         world.back();
         assert_eq!(world.visit(None, Duration::from_secs(1)), []);
         assert_eq!((world.door.running(), world.door.given_up.get(), world.ctx.live_tasks()), (0, 0, 0));
@@ -622,7 +626,7 @@ mod tests {
         assert_eq!(world.ctx.live_tasks(), 2);
         assert_eq!(world.visit(None, secs(3)), []);
         world.door.interrupted(for_this(50, Asked));
-        assert_eq!(world.visit(None, secs(0)), [(50, -Errno::EINTR.0)]);
+        assert_eq!(world.visit(None, secs(0)), [(50, -Errno::EINTR.number())]);
         assert_eq!(world.ctx.live_tasks(), 1, "the one that looked at the caller");
         assert_eq!(world.visit(None, secs(1)), []);
         assert_eq!((world.door.running(), world.door.given_up.get(), world.ctx.live_tasks()), (0, 0, 0));
@@ -638,14 +642,14 @@ mod tests {
         assert_eq!(world.visit(None, secs(3)), []);
         assert_eq!(world.asked, [(30, 77)], "without an interrupt");
         world.door.interrupted(for_this(30, Ends));
-        assert_eq!(world.visit(None, secs(0)), [(30, -Errno::EINTR.0)]);
+        assert_eq!(world.visit(None, secs(0)), [(30, -Errno::EINTR.number())]);
         args.clear();
         abi::OpenIn { flags: 2, open_flags: 0 }.put(&mut args);
         assert_eq!(world.visit(request(op::OPEN, 40, &args), secs(0)), []);
         assert_eq!(world.visit(interrupt(40), secs(0)), []);
         assert_eq!(world.visit(None, secs(3)), []);
         world.door.interrupted(for_this(40, Asked));
-        assert_eq!(world.visit(None, secs(0)), [(40, -Errno::EINTR.0)]);
+        assert_eq!(world.visit(None, secs(0)), [(40, -Errno::EINTR.number())]);
         world.back();
         assert_eq!(world.visit(None, secs(1)), []);
         assert_eq!(world.door.file_system().opened.get(), 0);
@@ -664,7 +668,7 @@ mod tests {
         replies.extend(world.visit(None, Duration::ZERO));
         let silent = [op::FORGET, op::BATCH_FORGET, op::NOTIFY_REPLY, op::INTERRUPT].contains(&opcode);
         prop_assert!(replies.len() == 1 || silent, "{} replies to {}", replies.len(), op::name(opcode));
-        let stopped_on_a_bug = replies.iter().any(|(_, error)| *error == -Errno::EIO.0);
+        let stopped_on_a_bug = replies.iter().any(|(_, error)| *error == -Errno::EIO.number());
         prop_assert!(!stopped_on_a_bug);
         prop_assert_eq!((world.door.running(), world.ctx.live_tasks()), (0, 0));
         Ok(())

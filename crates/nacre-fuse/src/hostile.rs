@@ -84,7 +84,12 @@ fn take_in(data: &[u8]) {
             && let FuseEffect::Reply(reply) = *effect
         {
             replies += 1;
-            assert_ne!(reply.unique_and_error().1, -Errno::EIO.0, "{} stopped on a bug", op::name(opcode));
+            assert_ne!(
+                reply.unique_and_error().1,
+                -Errno::EIO.number(),
+                "{} stopped on a bug",
+                op::name(opcode)
+            );
         }
     }
     let is_silent = [op::FORGET, op::BATCH_FORGET, op::NOTIFY_REPLY, op::INTERRUPT].contains(&opcode);

@@ -190,7 +190,7 @@ impl FuseReply {
     pub(crate) fn new(origin: impl Into<Origin>, unique: u64, result: Result<Body, Errno>) -> Self {
         let (error, mut body) = match result {
             Ok(body) => (0, body),
-            Err(errno) => (-errno.for_caller().0, Body::empty()),
+            Err(errno) => (-errno.number(), Body::empty()),
         };
         if body.bulk.len() > PARTS_MAX {
             for part in body.bulk.drain(..) {

@@ -7,7 +7,7 @@ use common::{Jobs, SEC, add_client, add_target, store};
 use nacre_mgs::Mgs;
 use nacre_node::{Origin, RpcError};
 use nacre_sim::{NodeId, World};
-use nacre_types::{ClientUuid, Errno, FsName, Identity, TargetKind, Transno};
+use nacre_types::{ClientUuid, Failure, FsName, Identity, TargetKind, Transno};
 use nacre_wire::mgs::{
     Admit, AdmitTarget, ListTargets, RegisterReply, RegisterTarget, SetPermanentParam, TargetList,
 };
@@ -99,7 +99,7 @@ fn an_index_of_another_target_is_refused() {
     let refused = register(&mut jobs, &mut w, 0, 11, "b");
     let refused = refused.expect("the reply comes").refused;
     assert!(refused.contains("is another target") && refused.contains("nacre target replace"), "{refused}");
-    assert_eq!(list(&mut jobs, &mut w, c, "other"), Err(RpcError::Errno(Errno::ENOENT)));
+    assert_eq!(list(&mut jobs, &mut w, c, "other"), Err(RpcError::Failed(Failure::ENOENT)));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn set_register(jobs: &mut Jobs, w: &mut World, value: &'static str) -> String {
     w.kill(tool);
     refused
 }
-const CLOSED: Result<RegisterReply, RpcError> = Err(RpcError::Errno(Errno::EPERM));
+const CLOSED: Result<RegisterReply, RpcError> = Err(RpcError::Failed(Failure::EPERM));
 
 #[test]
 fn new_targets_are_taken_until_clients_have_mounted_and_then_when_the_administrator_says_so() {
@@ -197,7 +197,7 @@ fn only_the_administrator_keeps_parameters_and_admits_targets() {
         if origin == Origin::Administrator {
             assert_eq!((kept, admitted, params.len()), (Ok(()), Ok(String::new()), 1));
         } else {
-            let refused = RpcError::Errno(Errno::EPERM);
+            let refused = RpcError::Failed(Failure::EPERM);
             assert_eq!((kept, admitted, params.len()), (Err(refused), Err(refused), 0), "{origin:?}");
         }
     }

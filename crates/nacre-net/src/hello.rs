@@ -1,9 +1,9 @@
 //! The handshake of a connection: the client names an island, and the server accepts or refuses it.
 
 use crate::{NetError, decoder::Limits};
-use nacre_types::Errno;
+use nacre_types::{Errno, Failure};
 use nacre_wire::bounds::NAME_BYTES_MAX;
-use nacre_wire::{Frame, Header, Kind, Status};
+use nacre_wire::{Frame, Header, Kind};
 
 /// Longest name or sentence in the first frames; a peer that sends more is not a nacre process.
 pub const HELLO_BODY_BYTES_MAX: u32 = 1024;
@@ -66,17 +66,15 @@ pub fn read_hello_reply(frame: &Frame) -> Result<(), NetError> {
     if h.kind != Kind::HelloReply {
         return Err(NetError::Handshake(format!("reply to Hello is a {:?}", h.kind)));
     }
-    if h.status == Status::Success {
-        return Ok(());
-    }
+    let Some(failure) = h.status.failure() else { return Ok(()) };
     let sentence: String =
         String::from_utf8_lossy(&frame.body).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let sentence = match sentence.is_empty() {
-        true => format!("refused: {}", Errno(h.status.number())),
+        true => format!("refused: {failure}"),
         false => sentence,
     };
-    Err(match h.status {
-        Status::Errno(Errno::ENOENT) => NetError::NoSuchIsland(sentence),
+    Err(match failure {
+        Failure::ENOENT => NetError::NoSuchIsland(sentence),
         _ => NetError::Handshake(sentence),
     })
 }

@@ -4,7 +4,7 @@
 use core::cell::RefCell;
 use core::time::Duration;
 use nacre_node::{ConnId, Ctx, Effect, Event, Logic, Peer, PeerConfig, Peers, RpcError, visit};
-use nacre_types::{ClientUuid, Codec, Errno, Generation, Instant, LockCookie, Timestamp};
+use nacre_types::{ClientUuid, Codec, Errno, Failure, Generation, Instant, LockCookie, Timestamp};
 use nacre_wire::target::{ConnectReply, Role, Statfs, StatfsReply, features};
 use nacre_wire::{Frame, Header, Kind, Opcode, Status, flags};
 use std::io::Write;
@@ -194,9 +194,9 @@ fn a_call_becomes_a_request_and_its_reply_ends_the_future() {
     let (a, b) = (t.statfs(), t.statfs());
     assert_eq!(t.requests.len(), 2);
     t.reply(0, space(5));
-    t.reply(Errno::ENOSPC.0, Vec::new());
+    t.reply(Errno::ENOSPC.number(), Vec::new());
     assert_eq!(*a.borrow(), Some(Ok(5)));
-    assert_eq!(*b.borrow(), Some(Err(RpcError::Errno(Errno::ENOSPC))));
+    assert_eq!(*b.borrow(), Some(Err(RpcError::Failed(Failure::ENOSPC))));
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_reply_that_cannot_be_read_is_an_error_of_that_call_alone() {
     let mut t = Test::new();
     let a = t.statfs();
     t.reply(0, vec![1, 2, 3]);
-    assert_eq!(*a.borrow(), Some(Err(RpcError::Errno(Errno::EPROTO))));
+    assert_eq!(*a.borrow(), Some(Err(RpcError::Failed(Failure::EPROTO))));
     assert!(t.peer.is_connected());
 }
 

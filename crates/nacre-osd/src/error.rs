@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 use nacre_node::StoreError;
-use nacre_types::{Errno, ObjectId};
+use nacre_types::{Errno, Failure, ObjectId};
 
 /// An error of the engine or of its store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,10 +31,6 @@ pub enum OsdError {
         "bytes {from} to {to} of object {object} are damaged: the device returns other bytes than were written (their checksum does not match)\nhint: restore the file from a backup; overwriting these bytes as a whole, or truncating the file to a length before them, makes it usable again"
     )]
     Damaged { object: ObjectId, from: u64, to: u64 },
-    /// The caller's check before the change failed (its deadline has passed, or its client has disconnected): nothing
-    /// has changed.
-    #[error("rejected before it began: {0}")]
-    Rejected(Errno),
     #[error("object {0} cannot have more than 2^63 - 1 bytes")]
     TooLarge(ObjectId),
     /// The store holds something else, or another format version. The text says what and what to do.
@@ -47,6 +43,11 @@ pub enum OsdError {
     Store(#[from] StoreError),
 }
 
+impl From<OsdError> for Failure {
+    fn from(e: OsdError) -> Self {
+        Errno::from(e).into()
+    }
+}
 impl From<OsdError> for Errno {
     fn from(e: OsdError) -> Self {
         match e {
@@ -55,7 +56,6 @@ impl From<OsdError> for Errno {
             }
             OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped) => Errno::ESHUTDOWN,
             OsdError::TooLarge(_) => Errno::EFBIG,
-            OsdError::Rejected(errno) => errno,
             OsdError::Corrupt { .. }
             | OsdError::Quarantined(_)
             | OsdError::Lost { .. }

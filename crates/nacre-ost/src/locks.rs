@@ -18,7 +18,7 @@ use nacre_dlm::server::{
 use nacre_node::Promise;
 use nacre_osd::{OsdError, Table, table};
 use nacre_target::{ExportId, PersistentLocks, RevokedLock, TargetCore};
-use nacre_types::{Errno, Extent, LockCookie, ObjectId, ProtocolOutcome};
+use nacre_types::{Errno, Extent, Failure, LockCookie, ObjectId, ProtocolOutcome};
 use nacre_wire::Opcode;
 use nacre_wire::ost::{Enqueue, LockBlocking, LockGranted, LockMode, ObjectState};
 
@@ -133,9 +133,9 @@ impl Locks {
         object: ObjectId,
         mode: Mode,
         extent: Extent,
-    ) -> Result<LockGuard, Errno> {
+    ) -> Result<LockGuard, Failure> {
         if cookie == LockCookie(0) {
-            self.lock_for_operation(object, mode, extent).await
+            Ok(self.lock_for_operation(object, mode, extent).await?)
         } else {
             self.pin_client_lock(export, cookie, object, mode, extent)
         }
@@ -167,12 +167,12 @@ impl Locks {
         object: ObjectId,
         mode: Mode,
         extent: Extent,
-    ) -> Result<LockGuard, Errno> {
+    ) -> Result<LockGuard, Failure> {
         let mut space = self.space.borrow_mut();
         self.core.revoked_lock_used(export, RevokedLock::Cookie(cookie));
         let Some(lock) = space.covering(export, cookie, object.into(), mode, extent) else {
             return Err(if space.knows(export, cookie) {
-                Errno::EPROTO
+                Failure::EPROTO
             } else {
                 ProtocolOutcome::LockLost.into()
             });

@@ -12,7 +12,7 @@ use core::time::Duration;
 use nacre_osd::object_rows::object_key;
 use nacre_osd::{Credits, ObjectRow, Objects, OsdError, Prepared, Stamp, Tx, checksum, table};
 use nacre_target::{Admitted, Request, TargetCore};
-use nacre_types::{Errno, Extent, ObjectId, Owner, Transno};
+use nacre_types::{Errno, Extent, Failure, ObjectId, Owner, ProtocolOutcome, Transno};
 use nacre_wire::ost::ObjectState;
 
 /// Bytes that one transaction allocates.
@@ -49,6 +49,31 @@ fn log_errno(object: ObjectId, error: OsdError) -> Errno {
         tracing::error!(%object, error = %text, "object cannot be used");
     }
     errno
+}
+
+/// The reason why a change was not prepared.
+enum Unprepared {
+    Osd(OsdError),
+    /// The request was not admitted.
+    Rejected(ProtocolOutcome),
+}
+impl From<OsdError> for Unprepared {
+    fn from(error: OsdError) -> Self {
+        Self::Osd(error)
+    }
+}
+impl From<ProtocolOutcome> for Unprepared {
+    fn from(outcome: ProtocolOutcome) -> Self {
+        Self::Rejected(outcome)
+    }
+}
+impl Unprepared {
+    fn into_failure(self, object: ObjectId) -> Failure {
+        match self {
+            Self::Osd(error) => log_errno(object, error).into(),
+            Self::Rejected(outcome) => outcome.into(),
+        }
+    }
 }
 
 impl Store {
@@ -101,15 +126,15 @@ impl Store {
         stamp: Stamp,
         offset: u64,
         data: Vec<Bytes>,
-    ) -> Result<(Transno, ObjectState), Errno> {
+    ) -> Result<(Transno, ObjectState), Failure> {
         let len = data.iter().map(|b| b.len() as u64).sum();
         self.make_room(object, len).await?;
-        let admit = || self.core.admit_change(request);
+        let admit = || Ok(self.core.admit_change(request)?);
         let (prepared, admitted) = self
             .objects
             .prepare_write(object, offset, data, &admit)
             .await
-            .map_err(|e| log_errno(object, e))?;
+            .map_err(|e: Unprepared| e.into_failure(object))?;
         self.change(object, stamp, prepared, || Ok(Some(admitted))).await
     }
 
@@ -126,7 +151,7 @@ impl Store {
         object: ObjectId,
         stamp: Stamp,
         size: u64,
-    ) -> Result<(Transno, ObjectState), Errno> {
+    ) -> Result<(Transno, ObjectState), Failure> {
         let prepared = self.objects.prepare_truncate(object, size).await.map_err(|e| log_errno(object, e))?;
         // A truncate has no effect before its transaction.
         self.change(object, stamp, prepared, || self.core.admit_change(request).map(Some)).await
@@ -140,7 +165,7 @@ impl Store {
         stamp: Stamp,
         range: (u64, u64),
         keep_size: bool,
-    ) -> Result<(Transno, ObjectState), Errno> {
+    ) -> Result<(Transno, ObjectState), Failure> {
         let (mut offset, end) = range;
         self.make_room(object, end - offset).await?;
         let mut admitted = None;
@@ -148,13 +173,15 @@ impl Store {
             let len = (end - offset).min(ALLOCATE_SLICE_BYTES);
             let last = offset + len == end;
             // The first blocks are the begin of the change.
-            let admit =
-                || if offset == range.0 { self.core.admit_change(request).map(Some) } else { Ok(None) };
+            let admit = || match offset == range.0 {
+                true => Ok(Some(self.core.admit_change(request)?)),
+                false => Ok(None),
+            };
             let (prepared, first) = self
                 .objects
                 .prepare_allocate(object, offset, len, keep_size || !last, &stamp, &admit)
                 .await
-                .map_err(|e| log_errno(object, e))?;
+                .map_err(|e: Unprepared| e.into_failure(object))?;
             admitted = first.or(admitted);
             let by = if last { admitted.take() } else { None };
             let done = self.change(object, stamp, prepared, || Ok(by)).await?;
@@ -173,7 +200,7 @@ impl Store {
         stamp: Stamp,
         range: Extent,
         frees: bool,
-    ) -> Result<(Transno, ObjectState), Errno> {
+    ) -> Result<(Transno, ObjectState), Failure> {
         let as_errno = |e| log_errno(object, e);
         // The first zeros are the begin of the change.
         let admitted = self.core.admit_change(request)?;
@@ -204,7 +231,7 @@ impl Store {
         request: &Request,
         object: ObjectId,
         owner: Owner,
-    ) -> Result<Transno, Errno> {
+    ) -> Result<Transno, Failure> {
         let prepared =
             self.objects.prepare_set_owner(object, owner).await.map_err(|e| log_errno(object, e))?;
         let admit = || self.core.admit_change(request).map(Some);
@@ -213,7 +240,7 @@ impl Store {
     }
 
     /// Removes the object and leaves its tombstone.
-    pub(crate) async fn destroy(&self, by: By<'_>, object: ObjectId) -> Result<Transno, Errno> {
+    pub(crate) async fn destroy(&self, by: By<'_>, object: ObjectId) -> Result<Transno, Failure> {
         self.tombstones.wait_for_room(1).await;
         let mut prepared = self.objects.prepare_destroy(object).await.map_err(|e| log_errno(object, e))?;
         let pins = prepared.take_pins();
@@ -232,7 +259,7 @@ impl Store {
         let (transno, ()) = match by {
             By::Request(request) => {
                 let admitted = self.core.admit_change(request)?;
-                self.core.transact(admitted, &pins, reservation, change)?
+                self.core.transact(admitted, &pins, reservation, |tx| Ok(change(tx)?))?
             }
             By::Target => self.core.transact_local(&pins, reservation, change)?,
         };
@@ -263,8 +290,8 @@ impl Store {
         object: ObjectId,
         stamp: Stamp,
         mut prepared: Prepared,
-        admit: impl FnOnce() -> Result<Option<Admitted<'a>>, Errno>,
-    ) -> Result<(Transno, ObjectState), Errno> {
+        admit: impl FnOnce() -> Result<Option<Admitted<'a>>, ProtocolOutcome>,
+    ) -> Result<(Transno, ObjectState), Failure> {
         let pins = prepared.take_pins();
         let reservation = self.core.osd.reserve(sum(prepared.credits(), OWN_CREDITS)).await?;
         let admitted = admit()?;
@@ -277,8 +304,8 @@ impl Store {
             Ok(state_of(&row))
         };
         match admitted {
-            Some(admitted) => self.core.transact(admitted, &pins, reservation, change),
-            None => self.core.transact_local(&pins, reservation, change),
+            Some(admitted) => self.core.transact(admitted, &pins, reservation, |tx| Ok(change(tx)?)),
+            None => Ok(self.core.transact_local(&pins, reservation, change)?),
         }
     }
 }

@@ -120,9 +120,9 @@ impl Export {
     ///
     /// # Errors
     /// [`ProtocolOutcome::StaleEpoch`] when the epoch is not newer: a delayed copy of an earlier connect.
-    pub fn connect(&mut self, epoch: ConnEpoch, max_mod_rpcs: u16) -> Result<(), Errno> {
+    pub fn connect(&mut self, epoch: ConnEpoch, max_mod_rpcs: u16) -> Result<(), ProtocolOutcome> {
         if epoch <= self.epoch {
-            return Err(ProtocolOutcome::StaleEpoch.into());
+            return Err(ProtocolOutcome::StaleEpoch);
         }
         self.epoch = epoch;
         self.untagged.clear();

@@ -279,7 +279,7 @@ fn changes_of_objects_that_are_slow_get_more_time_until_they_are_fast_again() {
     s.connect(SERVER);
     s.call(1, Opcode::Write, Class::Modify);
     s.pass(SEC * 4);
-    s.reply_with(2, Errno::from(ProtocolOutcome::DeadlinePassed).0, 0, 0);
+    s.reply_with(2, ProtocolOutcome::DeadlinePassed as i32, 0, 0);
     s.take();
     s.call(2, Opcode::Write, Class::Modify);
     let sent = s.take();
@@ -304,7 +304,7 @@ fn the_xid_comes_after_the_slot_so_that_xids_of_a_tag_increase() {
     assert_eq!(s.take(), ["Create x2 t1 l1", "Create x3 t2 l1", "Lookup x4 t0 l1"]);
     s.reply(3);
     assert_eq!(s.take(), ["2 done 0", "Create x5 t2 l1"]);
-    s.reply_with(2, Errno::EEXIST.0, 0, 0);
+    s.reply_with(2, Errno::EEXIST.number(), 0, 0);
     assert_eq!(s.take(), ["1 done 17", "Create x6 t1 l3"], "a slot comes back with an error too");
 }
 
@@ -552,7 +552,7 @@ fn changes_are_kept_until_committed_and_replayed_to_a_new_instance() {
     s.connect(Server { instance: 2, last_committed: 10, ..SERVER });
     assert_eq!(s.take()[2..], ["Create x2 t1 l0 replay 11"]);
     s.reply_with(2, 0, 11, 10);
-    s.reply_with(3, Errno::ENOENT.0, 0, 10);
+    s.reply_with(3, Errno::ENOENT.number(), 0, 10);
     assert_eq!(s.take(), ["Create x3 t2 l0 replay 12", "lost 12", "ping"], "says that it has nothing more");
     s.pong();
     assert_eq!(s.take(), ["Create* x5 t4 l4"]);
@@ -590,7 +590,7 @@ fn a_write_in_the_log_without_a_reply_has_its_turn_and_then_its_own_reply() {
 fn in_progress_is_retried_with_a_new_xid() {
     let mut s = Script::connected(7);
     s.change(1);
-    s.reply_with(2, Errno::from(ProtocolOutcome::TryLater).0, 0, 0);
+    s.reply_with(2, ProtocolOutcome::TryLater as i32, 0, 0);
     s.pass(Duration::from_millis(100));
     assert_eq!(s.take(), ["Create x2 t1 l1"]);
     s.pass(Duration::from_millis(100));

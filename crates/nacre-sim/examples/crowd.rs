@@ -14,7 +14,7 @@ mod support;
 use nacre_client::{Client, CreateArgs, MetadataChange};
 use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid};
+use nacre_types::{Failure, Fid};
 use std::rc::Rc;
 use std::time::Instant;
 use support::{DIR, FILE, MDT, MS, SEC, caller, make, new, run, wait};
@@ -34,12 +34,12 @@ fn cluster(mounts: u32) -> Cluster {
     let mut c = Cluster::new(1, 1, mounts);
     c.world.tracing = false;
     c.world.run_for(SEC);
-    on_all(&mut c, |client, _| async move { client.ready().await.map_err(|_| Errno::EIO) });
+    on_all(&mut c, |client, _| async move { client.ready().await.map_err(|_| Failure::EIO) });
     c
 }
 
 /// Runs a job on every mount at the same time and waits for all.
-fn on_all<F: Future<Output = Result<(), Errno>> + 'static>(
+fn on_all<F: Future<Output = Result<(), Failure>> + 'static>(
     c: &mut Cluster,
     job: impl Fn(Rc<Client>, usize) -> F + Copy + Send + 'static,
 ) {
@@ -50,7 +50,7 @@ fn on_all<F: Future<Output = Result<(), Errno>> + 'static>(
         .map(|(at, mount)| c.jobs.start(&mut c.world, mount, move |client| job(client, at)))
         .collect();
     for id in started {
-        wait::<Result<(), Errno>>(c, id).unwrap();
+        wait::<Result<(), Failure>>(c, id).unwrap();
     }
 }
 
@@ -75,7 +75,7 @@ fn returns(mounts: u32, locks: u32) {
     let mut c = cluster(mounts + 1);
     let changer = c.mounts.pop().unwrap();
     let dir = run(&mut c, changer, async |client| make(&client, Fid::ROOT, "d", DIR).await).unwrap();
-    let made: Result<(), Errno> = run(&mut c, changer, async move |client| {
+    let made: Result<(), Failure> = run(&mut c, changer, async move |client| {
         for first in (0..locks).step_by(BATCH as usize) {
             let names: Vec<String> = (first..locks.min(first + BATCH)).map(|n| format!("f{n}")).collect();
             let changes: Vec<_> = names

@@ -3,7 +3,7 @@
 use crate::execute::{read_all, stat_of};
 use crate::model::{Kind, Model, ROOT, Stat};
 use nacre_client::Client;
-use nacre_types::{Caller, Errno, Fid, FileType};
+use nacre_types::{Caller, Failure, Fid, FileType};
 use std::collections::BTreeMap;
 
 /// Everything that a mount shows, by path.
@@ -48,7 +48,7 @@ fn expect(model: &Model, i: usize, path: String, all: &mut Tree) {
 }
 
 /// Everything below `base` as a mount shows it.
-pub async fn walk(client: &Client, base: &str) -> Result<Tree, Errno> {
+pub async fn walk(client: &Client, base: &str) -> Result<Tree, Failure> {
     let mut all = BTreeMap::new();
     let top = crate::execute::resolve(client, base).await?;
     let mut queue = vec![(base.trim_end_matches('/').to_string(), top.attr.fid)];
@@ -78,7 +78,7 @@ pub async fn walk(client: &Client, base: &str) -> Result<Tree, Errno> {
                             queue.push((format!("{path}/{name}"), listed.fid));
                             let attr = listed.entry.as_ref().map(|e| e.attr.fid);
                             if attr.is_some_and(|fid| fid != listed.fid) {
-                                return Err(Errno::EIO);
+                                return Err(Failure::EIO);
                             }
                         }
                     }
@@ -101,7 +101,7 @@ pub async fn walk(client: &Client, base: &str) -> Result<Tree, Errno> {
 }
 
 /// Removes everything below the root.
-pub async fn remove_all(client: &Client) -> Result<(), Errno> {
+pub async fn remove_all(client: &Client) -> Result<(), Failure> {
     let all = walk(client, "").await?;
     // Children sort after their parents.
     for (path, seen) in all.iter().rev() {

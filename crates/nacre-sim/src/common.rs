@@ -10,7 +10,7 @@ use crate::mount::{JobId, Jobs};
 use crate::ops::Op;
 use crate::world::{NodeId, World};
 use nacre_client::{Client, CreateArgs};
-use nacre_types::{Caller, Errno, mode};
+use nacre_types::{Caller, Failure, mode};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::rc::Rc;
 
@@ -99,7 +99,7 @@ impl Common {
         Ok(Expected { workers: self.jobs.len() })
     }
     /// Reads the common files through a mount, when all workers have ended.
-    pub async fn read(client: Rc<Client>) -> Result<Seen, Errno> {
+    pub async fn read(client: Rc<Client>) -> Result<Seen, Failure> {
         let mut contents = Vec::new();
         for path in [LOG, COUNTER, BOARD] {
             let entry = resolve(&client, path).await?;
@@ -108,7 +108,7 @@ impl Common {
             client.release(handle, None).await?;
             let data = data?;
             if data.len() as u64 != entry.attr.size {
-                return Err(Errno::EIO);
+                return Err(Failure::EIO);
             }
             contents.push(data);
         }
@@ -178,10 +178,10 @@ async fn rounds(
     family: FlockFamily,
     kills: bool,
     won: &mut Vec<u32>,
-) -> Result<(), (String, Errno)> {
+) -> Result<(), (String, Failure)> {
     let named = |what: &str| {
         let what = what.to_string();
-        move |e: Errno| (what.clone(), e)
+        move |e: Failure| (what.clone(), e)
     };
     let dir = resolve(client, "/common").await.map_err(named("lookup"))?.attr.fid;
     for round in 0..ROUNDS {
@@ -193,19 +193,19 @@ async fn rounds(
                 won.push(round);
                 client.release(handle, None).await.map_err(named("release"))?;
             }
-            Err(Errno::EEXIST) => {}
+            Err(Failure::EEXIST) => {}
             Err(e) => return Err((format!("create {name}"), e)),
         }
         count(client, worker, family).await.map_err(named("count under a file lock"))?;
         let seen = paint(client, worker).await.map_err(named("paint"))?;
         if !kills {
-            is_one_colour(&seen).map_err(|what| (what, Errno::EIO))?;
+            is_one_colour(&seen).map_err(|what| (what, Failure::EIO))?;
         }
     }
     Ok(())
 }
 
-async fn append(client: &Client, record: Vec<u8>) -> Result<(), Errno> {
+async fn append(client: &Client, record: Vec<u8>) -> Result<(), Failure> {
     let fid = resolve(client, LOG).await?.attr.fid;
     let (_, handle) = client.open(fid, 1, Caller::root()).await?;
     let written = write_handle(client, handle, None, record, false).await;
@@ -214,7 +214,7 @@ async fn append(client: &Client, record: Vec<u8>) -> Result<(), Errno> {
 }
 
 /// Reads the board, then fills it; what was read.
-async fn paint(client: &Client, worker: usize) -> Result<Vec<u8>, Errno> {
+async fn paint(client: &Client, worker: usize) -> Result<Vec<u8>, Failure> {
     let fid = resolve(client, BOARD).await?.attr.fid;
     let (_, handle) = client.open(fid, 2, Caller::root()).await?;
     let seen = client.read(handle, 0, BOARD_BYTES as u32).await?.concat();
@@ -236,14 +236,14 @@ fn is_one_colour(seen: &[u8]) -> Result<(), String> {
 }
 
 /// The counter is the length of the file; it grows by a read and a write at what was read.
-async fn count(client: &Client, worker: usize, family: FlockFamily) -> Result<(), Errno> {
+async fn count(client: &Client, worker: usize, family: FlockFamily) -> Result<(), Failure> {
     let fid = resolve(client, COUNTER).await?.attr.fid;
     let (_, handle) = client.open(fid, 2, Caller::root()).await?;
     let lock = |kind| FileLock { family, kind, start: 0, end: u64::MAX, owner: worker as u64, pid: 1 };
     match client.flock(handle, lock(FlockType::Write), true).await? {
         FlockOutcome::Granted => {}
         FlockOutcome::Waiting | FlockOutcome::Conflict | FlockOutcome::Deadlock => {
-            return Err(Errno::EDEADLK);
+            return Err(Failure::EDEADLK);
         }
     }
     let length = read_all(client, handle, 0, 1 << 16).await?.len() as u64;
@@ -259,7 +259,7 @@ async fn count(client: &Client, worker: usize, family: FlockFamily) -> Result<()
 }
 
 /// A mount that will be killed: it holds the counter's lock, keeps a file without a name open and writes to it.
-pub async fn victim(client: Rc<Client>, family: FlockFamily) -> Result<(), Errno> {
+pub async fn victim(client: Rc<Client>, family: FlockFamily) -> Result<(), Failure> {
     let fid = resolve(&client, COUNTER).await?.attr.fid;
     let (_, counter) = client.open(fid, 2, Caller::root()).await?;
     let dir = resolve(&client, "/common").await?.attr.fid;

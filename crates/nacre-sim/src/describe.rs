@@ -14,10 +14,10 @@ pub fn frame(frame: &Frame) -> String {
     };
     let mut out = match h.kind {
         Kind::Request => format!("{opcode:?} {}", request(opcode, &frame.body)),
-        Kind::Reply if h.status != Status::Success => {
-            format!("{opcode:?} refused: {}", nacre_types::Errno(h.status.number()))
-        }
-        Kind::Reply => format!("{opcode:?} done {}", reply(opcode, &frame.body)),
+        Kind::Reply => match h.status {
+            Status::Success => format!("{opcode:?} done {}", reply(opcode, &frame.body)),
+            Status::Failed(failure) => format!("{opcode:?} refused: {failure}"),
+        },
         Kind::Callback => format!("callback {opcode:?} {}", callback(opcode, &frame.body)),
         other => format!("{other:?}"),
     };

@@ -5,7 +5,7 @@ use crate::model::{Outcome, Stat, Value};
 use crate::ops::{Op, pattern};
 use bytes::Bytes;
 use nacre_client::{AllocateArgs, AllocateMode, Client, CreateArgs, ResolvedInode, SetxattrArgs, WriteArgs};
-use nacre_types::{Caller, Errno, Fid, FileType, LayoutTemplate, OpenHandle, SetAttr, mode};
+use nacre_types::{Caller, Failure, Fid, FileType, LayoutTemplate, OpenHandle, SetAttr, mode};
 use nacre_wire::mdt::rename_flags::{EXCHANGE, NOREPLACE};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -21,37 +21,37 @@ fn parts(path: &str) -> Vec<&[u8]> {
     path.split('/').filter(|p| !p.is_empty()).map(str::as_bytes).collect()
 }
 
-async fn walk(client: &Client, names: &[&[u8]]) -> Result<ResolvedInode, Errno> {
+async fn walk(client: &Client, names: &[&[u8]]) -> Result<ResolvedInode, Failure> {
     let mut at = client.getattr(Fid::ROOT).await?;
     for name in names {
         if !at.attr.is_dir() {
-            return Err(Errno::ENOTDIR);
+            return Err(Failure::ENOTDIR);
         }
         at = client.lookup(at.attr.fid, name).await?;
     }
     Ok(at)
 }
 /// Walks from the root with one lookup per part; follows no symbolic links, as the model.
-pub async fn resolve(client: &Client, path: &str) -> Result<ResolvedInode, Errno> {
+pub async fn resolve(client: &Client, path: &str) -> Result<ResolvedInode, Failure> {
     walk(client, &parts(path)).await
 }
-async fn parent<'a>(client: &Client, path: &'a str) -> Result<(Fid, &'a [u8]), Errno> {
+async fn parent<'a>(client: &Client, path: &'a str) -> Result<(Fid, &'a [u8]), Failure> {
     let parts = parts(path);
     let (last, dirs) = parts.split_last().expect("operations name something below the root");
     let dir = walk(client, dirs).await?;
     let last: &'a [u8] = last;
-    if dir.attr.is_dir() { Ok((dir.attr.fid, last)) } else { Err(Errno::ENOTDIR) }
+    if dir.attr.is_dir() { Ok((dir.attr.fid, last)) } else { Err(Failure::ENOTDIR) }
 }
 /// Errors that the kernel returns without a request to the file system.
-fn check_file(entry: &ResolvedInode) -> Result<Fid, Errno> {
+fn check_file(entry: &ResolvedInode) -> Result<Fid, Failure> {
     match entry.attr.file_type() {
         FileType::Regular => Ok(entry.attr.fid),
-        FileType::Directory => Err(Errno::EISDIR),
-        FileType::Symlink => Err(Errno::ELOOP),
-        _ => Err(Errno::ENXIO),
+        FileType::Directory => Err(Failure::EISDIR),
+        FileType::Symlink => Err(Failure::ELOOP),
+        _ => Err(Failure::ENXIO),
     }
 }
-async fn file(client: &Client, path: &str) -> Result<Fid, Errno> {
+async fn file(client: &Client, path: &str) -> Result<Fid, Failure> {
     check_file(&resolve(client, path).await?)
 }
 /// The attributes that the model predicts.
@@ -77,7 +77,7 @@ pub async fn read_all(
     handle: OpenHandle,
     offset: u64,
     len: usize,
-) -> Result<Vec<u8>, Errno> {
+) -> Result<Vec<u8>, Failure> {
     const PART: usize = 128 << 10;
     let mut data = Vec::new();
     while data.len() < len {
@@ -92,7 +92,7 @@ pub async fn read_all(
     Ok(data)
 }
 
-async fn names(client: &Client, dir: Fid, page: u32, with_attrs: bool) -> Result<Vec<String>, Errno> {
+async fn names(client: &Client, dir: Fid, page: u32, with_attrs: bool) -> Result<Vec<String>, Failure> {
     let mut names = Vec::new();
     let mut cookie = 0;
     loop {
@@ -108,7 +108,7 @@ async fn names(client: &Client, dir: Fid, page: u32, with_attrs: bool) -> Result
             return Ok(names);
         }
         if got.entries.is_empty() {
-            return Err(Errno::EIO);
+            return Err(Failure::EIO);
         }
     }
 }
@@ -139,7 +139,7 @@ impl Op {
             Op::Readdir { path, page, with_attrs } => {
                 let entry = resolve(client, path).await?;
                 if !entry.attr.is_dir() {
-                    return Err(Errno::ENOTDIR);
+                    return Err(Failure::ENOTDIR);
                 }
                 names(client, entry.attr.fid, *page, *with_attrs).await.map(Value::Names)
             }
@@ -174,7 +174,7 @@ impl Op {
             Op::Open(slot, p) => {
                 let fid = file(client, p).await?;
                 if session.slots().contains_key(slot) {
-                    return Err(Errno::EBUSY);
+                    return Err(Failure::EBUSY);
                 }
                 let (_, handle) = client.open(fid, O_RDWR, root()).await?;
                 session.slots().insert(*slot, (handle, fid));
@@ -205,9 +205,9 @@ impl Op {
 async fn create(client: &Client, path: &str, exclusive: bool, stripes: i32) -> Outcome {
     let (dir, name) = parent(client, path).await?;
     match client.lookup(dir, name).await {
-        Ok(_) if exclusive => return Err(Errno::EEXIST),
+        Ok(_) if exclusive => return Err(Failure::EEXIST),
         Ok(entry) => return check_file(&entry).map(|_| Value::Unit),
-        Err(Errno::ENOENT) => {}
+        Err(Failure::ENOENT) => {}
         Err(e) => return Err(e),
     }
     let layout = (stripes != 0).then_some(LayoutTemplate {
@@ -235,8 +235,8 @@ async fn rename(client: &Client, from: &str, to: &str, flags: u32) -> Outcome {
     // The kernel looks both up before it looks at the tree.
     client.lookup(from.0, from.1).await?;
     match client.lookup(to.0, to.1).await {
-        Ok(_) if flags == NOREPLACE => return Err(Errno::EEXIST),
-        Err(e) if flags == EXCHANGE || e != Errno::ENOENT => return Err(e),
+        Ok(_) if flags == NOREPLACE => return Err(Failure::EEXIST),
+        Err(e) if flags == EXCHANGE || e != Failure::ENOENT => return Err(e),
         _ => {}
     }
     client.rename(from, to, flags, root()).await.map(|()| Value::Unit)
@@ -264,14 +264,14 @@ async fn allocate(client: &Client, path: &str, offset: u64, len: u64, mode: Allo
 async fn readlink(client: &Client, path: &str) -> Outcome {
     let entry = resolve(client, path).await?;
     if entry.attr.file_type() != FileType::Symlink {
-        return Err(Errno::EINVAL);
+        return Err(Failure::EINVAL);
     }
     client.readlink(entry.attr.fid).await.map(|target| Value::Bytes(target.to_vec()))
 }
 async fn chmod(client: &Client, path: &str, mode: u32) -> Outcome {
     let entry = resolve(client, path).await?;
     if entry.attr.file_type() == FileType::Symlink {
-        return Err(Errno::ELOOP);
+        return Err(Failure::ELOOP);
     }
     let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
     client.setattr(entry.attr.fid, set, root()).await.map(|_| Value::Unit)
@@ -295,8 +295,8 @@ impl Session {
     fn slots(&self) -> MutexGuard<'_, BTreeMap<u32, (OpenHandle, Fid)>> {
         self.0.lock().expect("one thread runs the world")
     }
-    fn slot(&self, slot: u32) -> Result<(OpenHandle, Fid), Errno> {
-        self.slots().get(&slot).copied().ok_or(Errno::EBADF)
+    fn slot(&self, slot: u32) -> Result<(OpenHandle, Fid), Failure> {
+        self.slots().get(&slot).copied().ok_or(Failure::EBADF)
     }
 }
 
@@ -306,11 +306,11 @@ async fn make(client: &Client, path: &str, mode: u32, target: &[u8]) -> Outcome 
     client.make(args).await.map(|_| Value::Unit)
 }
 
-async fn xattr_fid(client: &Client, path: &str) -> Result<Fid, Errno> {
+async fn xattr_fid(client: &Client, path: &str) -> Result<Fid, Failure> {
     let entry = resolve(client, path).await?;
     match entry.attr.file_type() {
         FileType::Regular | FileType::Directory => Ok(entry.attr.fid),
-        _ => Err(Errno::EPERM),
+        _ => Err(Failure::EPERM),
     }
 }
 

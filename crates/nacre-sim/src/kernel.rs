@@ -10,7 +10,7 @@
 use crate::execute::read_all;
 use nacre_client::{Client, KernelCache, PageUse, Stale};
 use nacre_node::Ctx;
-use nacre_types::{Caller, Errno, Fid, Instant, OpenHandle};
+use nacre_types::{Caller, Failure, Fid, Instant, OpenHandle};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -114,7 +114,7 @@ impl Kernel {
         fid: Fid,
         offset: u64,
         len: usize,
-    ) -> Result<Vec<u8>, Errno> {
+    ) -> Result<Vec<u8>, Failure> {
         if let Some(handle) = self.use_kept(fid) {
             let data = self.read(client, handle, fid, offset, len).await;
             self.unuse_kept(client, fid, false).await;
@@ -165,7 +165,7 @@ impl Kernel {
     }
 
     /// open(2) for reading; whether the handle is cached.
-    pub async fn open(&self, client: &Client, fid: Fid) -> Result<(OpenHandle, bool), Errno> {
+    pub async fn open(&self, client: &Client, fid: Fid) -> Result<(OpenHandle, bool), Failure> {
         let (_, handle) = client.open(fid, 0, Caller::root()).await?;
         let page_use = client.page_use(handle);
         self.later().await;
@@ -175,7 +175,7 @@ impl Kernel {
         Ok((handle, page_use != PageUse::Direct))
     }
     /// stat(2), or a lookup: the attributes are those of the file, and valid for all.
-    pub async fn stat(&self, client: &Client, fid: Fid) -> Result<(), Errno> {
+    pub async fn stat(&self, client: &Client, fid: Fid) -> Result<(), Failure> {
         let entry = client.getattr(fid).await?;
         let until = self.ctx.now() + client.validity(None, fid).attr;
         self.file(fid, |file| (file.size, file.valid_until) = (entry.attr.size, until));
@@ -189,7 +189,7 @@ impl Kernel {
         fid: Fid,
         offset: u64,
         len: usize,
-    ) -> Result<Vec<u8>, Errno> {
+    ) -> Result<Vec<u8>, Failure> {
         if self.file(fid, |file| file.valid_until <= self.ctx.now()) {
             let entry = client.getattr(fid).await?;
             let until = self.ctx.now() + client.validity(None, fid).attr;

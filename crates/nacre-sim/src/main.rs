@@ -5,7 +5,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
-use nacre_sim::plan::{Failure, Plan, Report};
+use nacre_sim::plan::{FailedSeed, Plan, Report};
 use nacre_sim::run::run;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -65,13 +65,13 @@ fn plan_of(seed: u64, options: &Options) -> Plan {
     Plan { lose_both: plan.lose_both * u32::from(options.lose_both), ..plan }
 }
 
-fn one(seed: u64, options: &Options) -> Result<Report, Failure> {
+fn one(seed: u64, options: &Options) -> Result<Report, FailedSeed> {
     let plan = plan_of(seed, options);
     let outcome = catch_unwind(AssertUnwindSafe(|| run(&plan, options.trace)));
     outcome.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_string()));
-        Err(Failure { what: format!("panic: {}", text.unwrap_or_default()), trace: String::new() })
+        Err(FailedSeed { what: format!("panic: {}", text.unwrap_or_default()), trace: String::new() })
     })
 }
 
@@ -140,13 +140,13 @@ struct Totals {
 }
 impl Totals {
     /// The first failure is shown with its trace, the others with their reason.
-    fn add(&mut self, seed: u64, outcome: Result<Report, Failure>, options: &Options) {
+    fn add(&mut self, seed: u64, outcome: Result<Report, FailedSeed>, options: &Options) {
         match outcome {
             Ok(report) => {
                 self.passed += 1;
                 self.report.add(&report);
             }
-            Err(Failure { what, trace }) => {
+            Err(FailedSeed { what, trace }) => {
                 self.failed += 1;
                 println!("seed {seed} failed: {what}");
                 if self.failed == 1 {

@@ -4,7 +4,7 @@
 //! first, then the names, then types). Permissions, times and device numbers are not modelled.
 
 use nacre_client::AllocateMode;
-use nacre_types::Errno;
+use nacre_types::{Errno, Failure};
 use std::collections::BTreeMap;
 
 /// Kind of an inode with what belongs to it.
@@ -51,8 +51,10 @@ pub enum Value {
     Stat(Stat),
 }
 
-/// The result of an operation, compared between the model and a mount.
-pub type Outcome = Result<Value, Errno>;
+/// The result of an operation as POSIX requires it.
+pub type Required = Result<Value, Errno>;
+/// The result of an operation on a mount. One with an outcome of the protocol is no result that POSIX can require.
+pub type Outcome = Result<Value, Failure>;
 
 /// Index of the root directory.
 pub const ROOT: usize = 0;
@@ -147,7 +149,7 @@ impl Model {
     // ---- operations
 
     /// mkdir, symlink or mkfifo: EEXIST if the name exists.
-    pub fn make(&mut self, path: &str, kind: Kind, mode: u32) -> Outcome {
+    pub fn make(&mut self, path: &str, kind: Kind, mode: u32) -> Required {
         let (dir, name) = self.parent(path)?;
         if self.child(dir, name).is_ok() {
             return Err(Errno::EEXIST);
@@ -191,7 +193,7 @@ impl Model {
         }
     }
     /// Writes at `offset`, or appends if it is `None`; a gap is filled with zeros.
-    pub fn write(&mut self, i: usize, offset: Option<u64>, data: &[u8]) -> Outcome {
+    pub fn write(&mut self, i: usize, offset: Option<u64>, data: &[u8]) -> Required {
         let content = self.content_mut(i);
         let start = offset.map_or(content.len(), |o| o as usize);
         let end = start + data.len();
@@ -202,19 +204,19 @@ impl Model {
         Ok(Value::Unit)
     }
     /// Up to `len` bytes, fewer at the end of the file.
-    pub fn read(&self, i: usize, offset: u64, len: usize) -> Outcome {
+    pub fn read(&self, i: usize, offset: u64, len: usize) -> Required {
         let content = self.content(i);
         let start = content.len().min(offset as usize);
         let end = content.len().min(start + len);
         Ok(Value::Bytes(content[start..end].to_vec()))
     }
     /// Truncates the file or extends it with zeros.
-    pub fn truncate(&mut self, i: usize, size: u64) -> Outcome {
+    pub fn truncate(&mut self, i: usize, size: u64) -> Required {
         self.content_mut(i).resize(size as usize, 0);
         Ok(Value::Unit)
     }
     /// fallocate(2).
-    pub fn allocate(&mut self, i: usize, offset: u64, len: u64, mode: AllocateMode) -> Outcome {
+    pub fn allocate(&mut self, i: usize, offset: u64, len: u64, mode: AllocateMode) -> Required {
         let (start, end) = (offset as usize, (offset + len) as usize);
         let content = self.content_mut(i);
         let grows = matches!(
@@ -231,7 +233,7 @@ impl Model {
         Ok(Value::Unit)
     }
     /// Hard link; EPERM for a directory.
-    pub fn link(&mut self, from: &str, to: &str) -> Outcome {
+    pub fn link(&mut self, from: &str, to: &str) -> Required {
         let i = self.resolve(from)?;
         let (dir, name) = self.parent(to)?;
         if self.child(dir, name).is_ok() {
@@ -245,7 +247,7 @@ impl Model {
         Ok(Value::Unit)
     }
     /// Removes a name of anything but a directory.
-    pub fn unlink(&mut self, path: &str) -> Outcome {
+    pub fn unlink(&mut self, path: &str) -> Required {
         let (dir, name) = self.parent(path)?;
         let i = self.child(dir, name)?;
         if self.is_dir(i) {
@@ -255,7 +257,7 @@ impl Model {
         Ok(Value::Unit)
     }
     /// Removes an empty directory.
-    pub fn rmdir(&mut self, path: &str) -> Outcome {
+    pub fn rmdir(&mut self, path: &str) -> Required {
         let (dir, name) = self.parent(path)?;
         let i = self.child(dir, name)?;
         match self.entries(i) {
@@ -267,7 +269,7 @@ impl Model {
         Ok(Value::Unit)
     }
     /// renameat2(2) with its two flags.
-    pub fn rename(&mut self, from: &str, to: &str, no_replace: bool, exchange: bool) -> Outcome {
+    pub fn rename(&mut self, from: &str, to: &str, no_replace: bool, exchange: bool) -> Required {
         let (from_dir, from_name) = self.parent(from)?;
         let (to_dir, to_name) = self.parent(to)?;
         let source = self.child(from_dir, from_name)?;
@@ -332,29 +334,29 @@ impl Model {
         Stat { kind, mode: inode.mode, nlink: inode.nlink, size }
     }
     /// Attributes of an inode, by path.
-    pub fn stat(&self, path: &str) -> Outcome {
+    pub fn stat(&self, path: &str) -> Required {
         Ok(Value::Stat(self.stat_of(self.resolve(path)?)))
     }
     /// Names in the order of their bytes, without `.` and `..`.
-    pub fn readdir(&self, path: &str) -> Outcome {
+    pub fn readdir(&self, path: &str) -> Required {
         let entries = self.entries(self.resolve(path)?).ok_or(Errno::ENOTDIR)?;
         Ok(Value::Names(entries.keys().cloned().collect()))
     }
     /// Target of a symbolic link; EINVAL for other types.
-    pub fn readlink(&self, path: &str) -> Outcome {
+    pub fn readlink(&self, path: &str) -> Required {
         match &self.inodes[self.resolve(path)?].kind {
             Kind::Symlink(target) => Ok(Value::Bytes(target.clone().into_bytes())),
             Kind::File(_) | Kind::Directory(_) | Kind::Fifo => Err(Errno::EINVAL),
         }
     }
     /// Sets the permission bits; the type stays.
-    pub fn chmod(&mut self, path: &str, mode: u32) -> Outcome {
+    pub fn chmod(&mut self, path: &str, mode: u32) -> Required {
         let i = self.resolve(path)?;
         self.inodes[i].mode = mode;
         Ok(Value::Unit)
     }
     /// `create`: 1 = must be new, 2 = must be there.
-    pub fn setxattr(&mut self, path: &str, name: &str, value: &[u8], flags: u32) -> Outcome {
+    pub fn setxattr(&mut self, path: &str, name: &str, value: &[u8], flags: u32) -> Required {
         let i = self.resolve(path)?;
         let xattrs = &mut self.inodes[i].xattrs;
         match (flags, xattrs.contains_key(name)) {
@@ -366,17 +368,17 @@ impl Model {
         Ok(Value::Unit)
     }
     /// ENODATA if the attribute does not exist.
-    pub fn getxattr(&self, path: &str, name: &str) -> Outcome {
+    pub fn getxattr(&self, path: &str, name: &str) -> Required {
         let i = self.resolve(path)?;
         self.inodes[i].xattrs.get(name).cloned().map(Value::Bytes).ok_or(Errno::ENODATA)
     }
     /// ENODATA if the attribute does not exist.
-    pub fn removexattr(&mut self, path: &str, name: &str) -> Outcome {
+    pub fn removexattr(&mut self, path: &str, name: &str) -> Required {
         let i = self.resolve(path)?;
         self.inodes[i].xattrs.remove(name).map(|_| Value::Unit).ok_or(Errno::ENODATA)
     }
     /// Names in the order of their bytes.
-    pub fn listxattr(&self, path: &str) -> Outcome {
+    pub fn listxattr(&self, path: &str) -> Required {
         let i = self.resolve(path)?;
         Ok(Value::Names(self.inodes[i].xattrs.keys().cloned().collect()))
     }

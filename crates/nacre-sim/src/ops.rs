@@ -1,9 +1,9 @@
 //! The operations that are tried: drawn from the seed, and applied to the model. `execute.rs` executes them through a client.
 
-use crate::model::{Kind, Model, Outcome, Value};
+use crate::model::{Kind, Model, Outcome, Required, Value};
 use nacre_client::AllocateMode;
 use nacre_node::Rng;
-use nacre_types::Errno;
+use nacre_types::{Errno, Failure};
 use std::collections::BTreeMap;
 
 /// Handles kept open, by slot.
@@ -226,6 +226,9 @@ impl Op {
 
     /// The outcome that POSIX requires.
     pub fn apply(&self, m: &mut Model) -> Outcome {
+        self.required(m).map_err(Failure::from)
+    }
+    fn required(&self, m: &mut Model) -> Required {
         match self {
             Op::Mkdir(p) => m.make(p, Kind::Directory(BTreeMap::new()), 0o755),
             Op::Mkfifo(p) => m.make(p, Kind::Fifo, 0o644),

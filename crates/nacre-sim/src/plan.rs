@@ -136,7 +136,7 @@ impl Report {
 
 /// Why a seed failed, with the last of what happened.
 #[derive(Debug)]
-pub struct Failure {
+pub struct FailedSeed {
     /// The rule that was broken, or the first difference from the model.
     pub what: String,
     /// The latest events of the world, oldest first.

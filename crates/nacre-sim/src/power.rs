@@ -10,12 +10,12 @@ use crate::execute::Session;
 use crate::model::{Kind, Model, Outcome};
 use crate::offline;
 use crate::ops::Op;
-use crate::plan::{Failure, Plan, Report};
+use crate::plan::{FailedSeed, Plan, Report};
 use crate::run::{SECOND, STUCK_NS};
 use nacre_client::Client;
 use nacre_node::Rng;
 use nacre_node::store::Store;
-use nacre_types::Errno;
+use nacre_types::Failure;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -50,7 +50,7 @@ impl History {
 }
 
 /// Runs a plan up to the loss of power, and looks at what is left.
-pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, Failure> {
+pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, FailedSeed> {
     let mut cluster = Cluster::of(plan);
     cluster.world.trace_max = trace_lines.max(1);
     let mut report = Report { machines: 1, ..Report::default() };
@@ -59,7 +59,7 @@ pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, Failure> {
             report.virtual_ms = cluster.world.now_ns() / 1_000_000;
             Ok(report)
         }
-        Err(what) => Err(Failure { what, trace: cluster.world.trace(trace_lines) }),
+        Err(what) => Err(FailedSeed { what, trace: cluster.world.trace(trace_lines) }),
     }
 }
 
@@ -78,7 +78,7 @@ fn lose_power(plan: &Plan, cluster: &mut Cluster, report: &mut Report) -> Result
     let job = cluster.jobs.start(&mut cluster.world, cluster.mounts[fresh], |client| async move {
         check::walk(&client, "").await
     });
-    let seen: Result<Tree, Errno> = cluster
+    let seen: Result<Tree, Failure> = cluster
         .jobs
         .wait(&mut cluster.world, job, STUCK_NS)
         .ok_or("the tree cannot be walked after a loss of power")?;

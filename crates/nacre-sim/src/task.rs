@@ -9,7 +9,7 @@ use crate::loss::{Gone, History, Left, Lost};
 use crate::model::{Kind, Model, Outcome};
 use crate::mount::JobId;
 use crate::ops::Op;
-use nacre_types::Errno;
+use nacre_types::Failure;
 use std::collections::BTreeMap;
 
 /// Mounts that go away are few.
@@ -126,7 +126,7 @@ impl Task {
         }
         match (got, &mut self.history) {
             (Ok(_), Some(history)) => history.add_unsure(op, mount),
-            (Err(Errno::EIO), _) => return Err("a survivor's operation failed with EIO".into()),
+            (Err(Failure::EIO), _) => return Err("a survivor's operation failed with EIO".into()),
             _ => {}
         }
         if got.is_ok() {
@@ -172,7 +172,9 @@ impl Task {
         for model in &mut self.models {
             let Some(i) = model.open.remove(&slot) else { continue };
             match &mut reads {
-                Some(reads) if model.inode(i).nlink > 0 => reads.push(model.read(i, 0, 100)),
+                Some(reads) if model.inode(i).nlink > 0 => {
+                    reads.push(model.read(i, 0, 100).map_err(Failure::from))
+                }
                 _ => reads = None,
             }
         }

@@ -5,7 +5,7 @@ mod support;
 use nacre_client::{Client, CreateArgs, WriteArgs};
 use nacre_sim::cluster::Cluster;
 use nacre_sim::{DieAt, JobId};
-use nacre_types::{Errno, Fid, LayoutTemplate, OpenHandle};
+use nacre_types::{Failure, Fid, LayoutTemplate, OpenHandle};
 use std::rc::Rc;
 use support::{FILE, SEC, append, caller, cluster, new, read, run, wait};
 
@@ -75,7 +75,7 @@ fn an_append_that_was_begun_is_ended_although_another_one_came_in_between() {
                 });
                 for (job, record) in jobs.into_iter().zip(&records) {
                     assert_eq!(
-                        wait::<Result<u32, Errno>>(&mut c, job),
+                        wait::<Result<u32, Failure>>(&mut c, job),
                         Ok(record.len() as u32),
                         "seed {seed}"
                     );
@@ -105,7 +105,7 @@ fn an_append_that_was_begun_and_cut_away_begins_anew() {
             let set = nacre_types::SetAttr { size: Some(0), ..Default::default() };
             let cut = run(&mut c, second, async move |client| client.setattr(fid, set, caller()).await);
             cut.expect("cut");
-            assert_eq!(wait::<Result<u32, Errno>>(&mut c, job), Ok(160_000), "seed {seed}");
+            assert_eq!(wait::<Result<u32, Failure>>(&mut c, job), Ok(160_000), "seed {seed}");
             let found = seen(&mut c, fid);
             assert!(found.is_empty() || found == data, "seed {seed}, {a:?} {b:?}: {} bytes", found.len());
         }
@@ -147,8 +147,8 @@ fn who_waits_for_a_lock_asks_a_restarted_ost_at_once() {
         c.world.run_for(SEC / 2);
         assert_eq!(awaited(&mut c), 1, "seed {seed}\n{}", c.world.trace(60));
         c.world.start(ost1);
-        assert_eq!(wait::<Result<u32, Errno>>(&mut c, first), Ok(100), "seed {seed}");
-        assert_eq!(wait::<Result<u32, Errno>>(&mut c, second), Ok(100), "seed {seed}");
+        assert_eq!(wait::<Result<u32, Failure>>(&mut c, first), Ok(100), "seed {seed}");
+        assert_eq!(wait::<Result<u32, Failure>>(&mut c, second), Ok(100), "seed {seed}");
         assert_eq!(seen(&mut c, fid), [record(0, 100), record(1, 100)].concat(), "seed {seed}");
     }
 }
@@ -162,9 +162,9 @@ fn who_is_not_waited_for_any_more_leaves_the_queue() {
         c.jobs.give_up(&mut c.world, mount, second);
         c.world.run_for(SEC / 2);
         assert_eq!(awaited(&mut c), 0, "seed {seed}\n{}", c.world.trace(60));
-        assert_eq!(wait::<Result<u32, Errno>>(&mut c, second), Err(Errno::EINTR), "seed {seed}");
+        assert_eq!(wait::<Result<u32, Failure>>(&mut c, second), Err(Failure::EINTR), "seed {seed}");
         c.world.start(ost1);
-        assert_eq!(wait::<Result<u32, Errno>>(&mut c, first), Ok(100), "seed {seed}");
+        assert_eq!(wait::<Result<u32, Failure>>(&mut c, first), Ok(100), "seed {seed}");
         assert_eq!(seen(&mut c, fid), record(0, 100), "seed {seed}");
     }
 }
@@ -176,7 +176,7 @@ async fn piece(
     at: &mut u64,
     data: Vec<u8>,
     rest: u64,
-) -> Result<u32, Errno> {
+) -> Result<u32, Failure> {
     let len = data.len() as u64;
     let args = WriteArgs {
         handle,
@@ -219,7 +219,7 @@ fn pieces_of_one_call_stay_together() {
             c.world.start(ost);
         }
         for job in jobs {
-            assert_eq!(wait::<Result<(), Errno>>(&mut c, job), Ok(()), "seed {seed}");
+            assert_eq!(wait::<Result<(), Failure>>(&mut c, job), Ok(()), "seed {seed}");
         }
         let found = seen(&mut c, fid);
         assert_eq!(found.len(), 2 * 5 * 3 * PIECE, "seed {seed}, {deaths} deaths");
@@ -247,10 +247,10 @@ fn nobody_waits_long_for_a_piece_that_does_not_come() {
             true => client.release(one, None).await.map(|()| 0),
             false => Ok(0),
         };
-        assert_eq!(run(&mut c, first, late), Ok::<u32, Errno>(0), "seed {seed}");
+        assert_eq!(run(&mut c, first, late), Ok::<u32, Failure>(0), "seed {seed}");
         c.world.run_for(if closes { SEC / 4 } else { SEC });
         assert_eq!(awaited(&mut c), 0, "seed {seed}, closed: {closes}");
-        assert_eq!(wait::<Result<u32, Errno>>(&mut c, other), Ok(PIECE as u32), "seed {seed}");
+        assert_eq!(wait::<Result<u32, Failure>>(&mut c, other), Ok(PIECE as u32), "seed {seed}");
         let mut whole = [vec![1; PIECE], vec![2; PIECE]].concat();
         if !closes {
             let rest = run(&mut c, first, async move |client| {

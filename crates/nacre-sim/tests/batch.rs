@@ -4,7 +4,7 @@ mod support;
 
 use nacre_client::MetadataChange;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Caller, Errno, Fid, FileType};
+use nacre_types::{Caller, Failure, Fid, FileType};
 use support::{DIR, FILE, SEC, caller, new, run};
 
 fn make(parent: Fid, name: &[u8], mode: u32) -> MetadataChange<'_> {
@@ -29,16 +29,19 @@ fn sub_operations_see_each_other_and_failures_stay_alone() {
             MetadataChange::Unlink { parent: dir, name: b"sub", directory: true },
         ];
         let results = client.batch(&changes, &caller(), false).await?;
-        let codes: Vec<i32> = results.iter().map(|r| r.as_ref().err().map_or(0, |e| e.0)).collect();
+        let failed: Vec<_> = results.iter().map(|r| r.as_ref().err().copied()).collect();
         let stopped = client.batch(&[make(dir, b"b", FILE), make(dir, b"c", FILE)], &caller(), true).await?;
         let stopped: Vec<_> = stopped.into_iter().map(|r| r.map(|_| ())).collect();
         let page = client.readdir(dir, 2, 100, false).await?;
         let names: Vec<_> = page.entries.iter().map(|e| (e.name.to_vec(), e.file_type)).collect();
-        Ok::<_, Errno>((codes, stopped, names))
+        Ok::<_, Failure>((failed, stopped, names))
     });
-    let (codes, stopped, names) = outcome.expect("the batches have their replies");
-    assert_eq!(codes, [0, Errno::EEXIST.0, 0, Errno::ENOENT.0, 0, Errno::ENOTEMPTY.0, 0]);
-    assert_eq!(stopped, [Err(Errno::EEXIST), Err(Errno::ECANCELED)]);
+    let (failed, stopped, names) = outcome.expect("the batches have their replies");
+    assert_eq!(
+        failed,
+        [None, Some(Failure::EEXIST), None, Some(Failure::ENOENT), None, Some(Failure::ENOTEMPTY), None]
+    );
+    assert_eq!(stopped, [Err(Failure::EEXIST), Err(Failure::ECANCELED)]);
     assert_eq!(names, [(b"b".to_vec(), FileType::Regular)]);
 }
 
@@ -52,7 +55,7 @@ fn what_a_batch_makes_belongs_to_who_asked_for_the_batch() {
         let user = Caller { uid: 1000, gid: 1000, umask: 0, ..caller() };
         let together = client.batch(&[make(dir, b"a", FILE)], &user, false).await?.remove(0)?;
         let alone = client.apply(&make(dir, b"b", FILE), &user).await?;
-        Ok::<_, Errno>([together, alone].map(|made| made.map(|entry| entry.attr.uid)))
+        Ok::<_, Failure>([together, alone].map(|made| made.map(|entry| entry.attr.uid)))
     });
     assert_eq!(owners, Ok([Some(1000); 2]));
 }
@@ -87,7 +90,7 @@ fn every_change_of_a_batch_happens_once_while_connections_break_and_the_target_i
             }
         }
         for job in jobs {
-            let failed: Option<Result<usize, Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+            let failed: Option<Result<usize, Failure>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
             assert_eq!(
                 failed,
                 Some(Ok(0)),

@@ -8,13 +8,13 @@ use nacre_node::join_all;
 use nacre_sim::cluster::Cluster;
 use nacre_sim::{JobId, NodeId};
 use nacre_target::Fault;
-use nacre_types::{Errno, Fid, OpenHandle};
+use nacre_types::{Failure, Fid, OpenHandle};
 use std::rc::Rc;
 use support::{MDT, SEC, caller, cluster, create, run, write};
 
 const FILES: usize = 40;
 type Opened = Vec<(Fid, OpenHandle)>;
-type Closed = Vec<Result<(), Errno>>;
+type Closed = Vec<Result<(), Failure>>;
 
 /// What was written to the file of that number.
 fn size(number: usize) -> u64 {
@@ -32,7 +32,7 @@ fn scene(seed: u64) -> (Cluster, [NodeId; 2], Opened) {
             let (fid, handle) = create(&client, &format!("f{number}")).await?;
             write(&client, handle, 0, vec![1; size(number) as usize]).await.map(|_| (fid, handle))
         });
-        join_all(files).await.into_iter().collect::<Result<Opened, Errno>>()
+        join_all(files).await.into_iter().collect::<Result<Opened, Failure>>()
     });
     (c, mounts, opened.expect("written"))
 }
@@ -66,7 +66,10 @@ fn check(c: &mut Cluster, [first, second]: [NodeId; 2], opened: &Opened, closed:
     let fids: Vec<Fid> = opened.iter().map(|(fid, _)| *fid).collect();
     let sizes = run(c, second, async move |client| {
         let attrs = join_all(fids.iter().map(|fid| client.getattr(*fid))).await;
-        attrs.into_iter().map(|entry| entry.map(|entry| entry.attr.size)).collect::<Result<Vec<u64>, Errno>>()
+        attrs
+            .into_iter()
+            .map(|entry| entry.map(|entry| entry.attr.size))
+            .collect::<Result<Vec<u64>, Failure>>()
     });
     let written = (0..opened.len()).map(size).collect();
     assert_eq!(sizes, Ok(written), "{what}\n{}", c.world.trace(80));
@@ -204,7 +207,7 @@ fn closes_that_an_eviction_meets_bring_no_old_size() {
         // What had been sent is told that it was evicted.
         let failed = closed.iter().filter(|result| **result != Ok(())).count();
         assert!(
-            closed.iter().all(|result| matches!(result, Ok(()) | Err(Errno::EIO))),
+            closed.iter().all(|result| matches!(result, Ok(()) | Err(Failure::EIO))),
             "seed {seed}: {closed:?}"
         );
         assert!(failed < FILES, "seed {seed}: those that had collected go to the new export");
@@ -214,7 +217,7 @@ fn closes_that_an_eviction_meets_bring_no_old_size() {
             attrs
                 .into_iter()
                 .map(|entry| entry.map(|entry| entry.attr.size))
-                .collect::<Result<Vec<u64>, Errno>>()
+                .collect::<Result<Vec<u64>, Failure>>()
         });
         let expected = (0..FILES).map(|n| if n % 2 == 0 { 1001 } else { size(n) }).collect();
         assert_eq!(sizes, Ok(expected), "seed {seed}\n{}", c.world.trace(80));

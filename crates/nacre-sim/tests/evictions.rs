@@ -5,7 +5,7 @@ mod support;
 
 use nacre_client::{AllocateArgs, AllocateMode, Client};
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, OpenHandle, SetAttr};
+use nacre_types::{Failure, Fid, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ fn with_a_lock(seed: u64) -> (Cluster, Fid, OpenHandle) {
         let fid = make(&client, Fid::ROOT, "locked", FILE).await?;
         let (_, handle) = client.open(fid, 2, caller()).await?;
         client.flock(handle, lock(FlockType::Write, 1), false).await?;
-        Ok::<_, Errno>((fid, handle))
+        Ok::<_, Failure>((fid, handle))
     });
     let (fid, handle) = made.expect("locked");
     (c, fid, handle)
@@ -50,9 +50,9 @@ fn a_lock_that_was_called_for_before_the_eviction_is_not_taken_after_it() {
             (got, flushed, client.release(handle, None).await)
         });
         c.world.pause(first, false);
-        type Got = (Result<FlockOutcome, Errno>, Result<(), Errno>, Result<(), Errno>);
+        type Got = (Result<FlockOutcome, Failure>, Result<(), Failure>, Result<(), Failure>);
         let got: Option<Got> = c.jobs.wait(&mut c.world, asked, 10 * SEC);
-        assert_eq!(got, Some((Err(Errno::EIO), Err(Errno::EIO), Ok(()))), "seed {seed}");
+        assert_eq!(got, Some((Err(Failure::EIO), Err(Failure::EIO), Ok(()))), "seed {seed}");
         let theirs = run(&mut c, second, async move |client| {
             let (_, handle) = client.open(fid, 2, caller()).await?;
             client.flock(handle, lock(FlockType::Write, 2), false).await
@@ -73,7 +73,7 @@ fn every_handle_of_a_file_that_was_locked_is_lost_and_no_other() {
             let (_, unlocked) = client.open(free, 2, caller()).await?;
             client.flock(unlocked, lock(FlockType::Write, 1), false).await?;
             client.flock(unlocked, lock(FlockType::Unlock, 1), false).await?;
-            Ok::<_, Errno>((same, unlocked))
+            Ok::<_, Failure>((same, unlocked))
         });
         let (same, unlocked) = opened.expect("opened");
         c.world.pause(first, true);
@@ -81,7 +81,7 @@ fn every_handle_of_a_file_that_was_locked_is_lost_and_no_other() {
         c.world.pause(first, false);
         c.world.run_for(2 * SEC);
         let lost = run(&mut c, first, async move |client| write(&client, same, 0, vec![1]).await);
-        assert_eq!(lost, Err(Errno::EIO), "seed {seed}");
+        assert_eq!(lost, Err(Failure::EIO), "seed {seed}");
         run(&mut c, first, async move |client| write(&client, unlocked, 0, vec![1]).await).expect("goes on");
     }
 }
@@ -98,16 +98,21 @@ fn a_name_is_not_removed_by_who_was_evicted_before() {
             let (_, handle) = client.open(fid, 2, caller()).await?;
             let got = client.flock(handle, lock(FlockType::Write, 2), false).await?;
             make(&client, Fid::ROOT, "journal", FILE).await?;
-            Ok::<_, Errno>(got)
+            Ok::<_, Failure>(got)
         });
         assert_eq!(theirs, Ok(FlockOutcome::Granted), "seed {seed}");
         let unlink = c.jobs.start(&mut c.world, first, async move |client| {
             client.unlink(Fid::ROOT, b"journal", false, caller()).await.map(drop)
         });
         c.world.pause(first, false);
-        let unlinked: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, unlink, 10 * SEC);
+        let unlinked: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, unlink, 10 * SEC);
         let there = run(&mut c, second, async |client| client.lookup(Fid::ROOT, b"journal").await.map(drop));
-        assert_eq!((unlinked, there), (Some(Err(Errno::EIO)), Ok(())), "seed {seed}\n{}", c.world.trace(60));
+        assert_eq!(
+            (unlinked, there),
+            (Some(Err(Failure::EIO)), Ok(())),
+            "seed {seed}\n{}",
+            c.world.trace(60)
+        );
     }
 }
 
@@ -133,7 +138,7 @@ fn a_file_is_opened_for_reading_by_who_was_evicted_before() {
         for (from, to) in [(first, mdt), (mdt, first)] {
             c.world.heal(from, to);
         }
-        let opened: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, opened, 30 * SEC);
+        let opened: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, opened, 30 * SEC);
         assert_eq!(opened, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));
     }
 }
@@ -149,8 +154,8 @@ fn a_sync_through_a_handle_that_has_lost_its_locks_fails() {
         let synced =
             c.jobs.start(&mut c.world, first, async move |client| client.fsync(fid, Some(handle)).await);
         c.world.pause(first, false);
-        let synced: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, synced, 10 * SEC);
-        assert_eq!(synced, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));
+        let synced: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, synced, 10 * SEC);
+        assert_eq!(synced, Some(Err(Failure::EIO)), "seed {seed}\n{}", c.world.trace(60));
     }
 }
 
@@ -177,10 +182,10 @@ fn a_truncate_through_a_handle_that_has_lost_its_locks_is_not_made() {
             client.setattr_through(handle, fid, set, caller()).await.map(drop)
         });
         c.world.pause(first, false);
-        let cut: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, cut, 10 * SEC);
+        let cut: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, cut, 10 * SEC);
         let size =
             run(&mut c, second, async move |client| client.getattr(fid).await.map(|entry| entry.attr.size));
-        assert_eq!((cut, size), (Some(Err(Errno::EIO)), Ok(1000)), "seed {seed}\n{}", c.world.trace(60));
+        assert_eq!((cut, size), (Some(Err(Failure::EIO)), Ok(1000)), "seed {seed}\n{}", c.world.trace(60));
     }
 }
 
@@ -231,7 +236,7 @@ fn what_was_written_after_the_eviction_counts_at_the_close() {
         assert_eq!(wrote, Ok(()), "seed {seed}");
         let closing =
             c.jobs.start(&mut c.world, first, async move |client| client.release(handle, None).await);
-        let closed: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, closing, 30 * SEC);
+        let closed: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, closing, 30 * SEC);
         assert_eq!(closed, Some(Ok(())), "seed {seed}");
         c.world.run_for(2 * SEC);
         let size =
@@ -240,13 +245,13 @@ fn what_was_written_after_the_eviction_counts_at_the_close() {
     }
 }
 
-type CallFuture<T> = Pin<Box<dyn Future<Output = Result<T, Errno>>>>;
+type CallFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>>>>;
 
 /// `call` waits for an OST that stands still, and its mount loses its file lock at the MDT meanwhile: what the call says.
 fn acknowledged_after_the_eviction<T: Send + 'static>(
     seed: u64,
     call: fn(Rc<Client>, Fid, OpenHandle) -> CallFuture<T>,
-) -> (Cluster, Option<Result<T, Errno>>, Fid) {
+) -> (Cluster, Option<Result<T, Failure>>, Fid) {
     let (mut c, fid, handle) = with_a_lock(seed);
     let (first, second, ost) = (c.mounts[0], c.mounts[1], c.servers[2]);
     let written = run(&mut c, first, async move |client| {
@@ -278,7 +283,7 @@ fn a_write_that_reaches_its_ost_after_the_eviction_is_not_made() {
         let (mut c, got, fid) = acknowledged_after_the_eviction(seed, |client, _, handle| {
             Box::pin(async move { write(&client, handle, 0, vec![1; 4096]).await })
         });
-        assert_eq!(got, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));
+        assert_eq!(got, Some(Err(Failure::EIO)), "seed {seed}\n{}", c.world.trace(60));
         let second = c.mounts[1];
         assert_eq!(read(&mut c, second, fid), Ok(vec![2; 4096]), "seed {seed}\n{}", c.world.trace(60));
     }
@@ -311,8 +316,8 @@ fn a_write_that_is_sent_again_after_the_eviction_is_not_made() {
         c.world.start_later(ost, 1);
         c.world.run_for(5 * SEC);
         assert_eq!(read(&mut c, second, fid), Ok(vec![2; 4096]), "seed {seed}\n{}", c.world.trace(60));
-        let got: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, again, 60 * SEC);
-        assert_eq!(got, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));
+        let got: Option<Result<u32, Failure>> = c.jobs.wait(&mut c.world, again, 60 * SEC);
+        assert_eq!(got, Some(Err(Failure::EIO)), "seed {seed}\n{}", c.world.trace(60));
     }
 }
 
@@ -338,8 +343,8 @@ fn a_read_beyond_the_lease_waits_for_the_word_of_the_mdt() {
         let read = c.jobs.start(&mut c.world, first, async move |client| {
             client.read(handle, 0, 4096).await.map(|bytes| bytes.concat())
         });
-        let got: Option<Result<Vec<u8>, Errno>> = c.jobs.wait(&mut c.world, read, 60 * SEC);
-        assert_eq!(got, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));
+        let got: Option<Result<Vec<u8>, Failure>> = c.jobs.wait(&mut c.world, read, 60 * SEC);
+        assert_eq!(got, Some(Err(Failure::EIO)), "seed {seed}\n{}", c.world.trace(60));
     }
 }
 
@@ -353,7 +358,7 @@ fn what_a_dead_mount_has_sent_is_not_made_after_its_eviction() {
         let made = run(&mut c, first, async |client| {
             let (fid, handle) = create(&client, "longer").await?;
             write(&client, handle, 0, vec![2; 4096]).await?;
-            Ok::<_, Errno>((fid, handle))
+            Ok::<_, Failure>((fid, handle))
         });
         let (fid, handle) = made.expect("written");
         c.world.pause(ost, true);
@@ -385,7 +390,7 @@ fn who_is_cut_off_from_the_mdt_alone_changes_nothing_after_its_eviction() {
         let made = run(&mut c, first, async |client| {
             let (fid, handle) = create(&client, "shared").await?;
             write(&client, handle, 0, vec![2; 4096]).await?;
-            Ok::<_, Errno>((fid, handle))
+            Ok::<_, Failure>((fid, handle))
         });
         let (fid, handle) = made.expect("written");
         if what == 2 {
@@ -416,7 +421,7 @@ fn who_is_cut_off_from_the_mdt_alone_changes_nothing_after_its_eviction() {
             let there = read(&mut c, second, fid).expect("read");
             assert!(there == [2; 4096], "seed {seed}\n{}", c.world.trace(60));
         }
-        let done: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+        let done: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
         assert_eq!(done, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));
         let size =
             run(&mut c, second, async move |client| client.getattr(fid).await.map(|entry| entry.attr.size));
@@ -434,7 +439,7 @@ fn a_truncate_that_is_made_after_the_eviction_counts() {
             let (fid, handle) = create(&client, "cut").await?;
             write(&client, handle, 0, vec![1; 8192]).await?;
             client.release(handle, None).await?;
-            Ok::<_, Errno>(fid)
+            Ok::<_, Failure>(fid)
         });
         let fid = made.expect("written");
         c.world.run_for(SEC);
@@ -449,8 +454,12 @@ fn a_truncate_that_is_made_after_the_eviction_counts() {
         c.world.pause(ost, false);
         c.world.run_for((seed % 4) * SEC);
         c.world.pause(first, false);
-        let got: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, cut, 30 * SEC);
-        assert!(matches!(got, Some(Ok(()) | Err(Errno::EIO))), "seed {seed}: {got:?}\n{}", c.world.trace(60));
+        let got: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, cut, 30 * SEC);
+        assert!(
+            matches!(got, Some(Ok(()) | Err(Failure::EIO))),
+            "seed {seed}: {got:?}\n{}",
+            c.world.trace(60)
+        );
         c.world.run_for(5 * SEC);
         let size =
             run(&mut c, second, async move |client| client.getattr(fid).await.map(|entry| entry.attr.size));
@@ -473,7 +482,7 @@ fn a_change_without_file_locks_gets_through_a_slow_network() {
             write(&client, handle, 0, vec![1; 4096]).await?;
             client.allocate(handle, ALLOCATION).await
         });
-        let got: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, slow, 60 * SEC);
+        let got: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, slow, 60 * SEC);
         assert_eq!(got, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));
     }
 }
@@ -500,7 +509,7 @@ fn a_write_that_waits_for_an_ost_succeeds_although_the_ost_has_evicted_the_mount
         });
         c.world.run_for(SEC);
         c.world.start(ost);
-        let got: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, slow, 60 * SEC);
+        let got: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, slow, 60 * SEC);
         assert_eq!(got, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));
         let seen = run(&mut c, second, async move |client| {
             let (_, handle) = client.open(fid, 0, caller()).await?;
@@ -517,6 +526,6 @@ fn a_sync_that_an_ost_acknowledges_after_the_eviction_is_no_success() {
         let (c, got, _) = acknowledged_after_the_eviction(seed, |client, fid, handle| {
             Box::pin(async move { client.fsync(fid, Some(handle)).await })
         });
-        assert_eq!(got, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));
+        assert_eq!(got, Some(Err(Failure::EIO)), "seed {seed}\n{}", c.world.trace(60));
     }
 }

@@ -6,7 +6,7 @@ use nacre_client::{Client, MetadataChange};
 use nacre_sim::cluster::Cluster;
 use nacre_sim::{JobId, NodeId};
 use nacre_target::Fault;
-use nacre_types::{Errno, Fid};
+use nacre_types::{Failure, Fid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use support::{DIR, FILE, MDT, OST, SEC, append, caller, cluster, create, make, new, read, run, wait, write};
@@ -28,13 +28,13 @@ fn tree(c: &mut Cluster, mount: NodeId) -> BTreeMap<String, u32> {
             let nlink = client.getattr(entry.fid).await?.attr.nlink;
             found.insert(String::from_utf8_lossy(&entry.name).into_owned(), nlink);
         }
-        Ok::<_, Errno>(found)
+        Ok::<_, Failure>(found)
     })
     .expect("the root is readable")
 }
 
 /// None of these gives the same result when it is done twice.
-async fn changes(client: Rc<Client>) -> Result<(), Errno> {
+async fn changes(client: Rc<Client>) -> Result<(), Failure> {
     for i in 0..6 {
         let name = |what: &str| format!("{what}{i}");
         let fid = make(&client, Fid::ROOT, &name("file"), FILE).await?;
@@ -77,7 +77,7 @@ fn crash(c: &mut Cluster, server: usize) {
 
 /// Does a job on the first mount while each fault strikes at a server, `times(seed)` times; then `check` looks from the
 /// second one.
-fn at_each_fault_point<T: Copy + Send + 'static, F: Future<Output = Result<(), Errno>> + 'static>(
+fn at_each_fault_point<T: Copy + Send + 'static, F: Future<Output = Result<(), Failure>> + 'static>(
     server: usize,
     times: fn(u32) -> u32,
     set_up: impl Fn(&mut Cluster) -> T,
@@ -100,7 +100,7 @@ fn at_each_fault_point<T: Copy + Send + 'static, F: Future<Output = Result<(), E
             if crashes {
                 crash(&mut c, server);
             }
-            let done: Result<(), Errno> = wait(&mut c, done);
+            let done: Result<(), Failure> = wait(&mut c, done);
             assert_eq!(done, Ok(()), "{fault:?}, seed {seed}\n{}", c.world.trace(80));
             assert!(check(&mut c, other, scene), "{fault:?}, seed {seed}\n{}", c.world.trace(80));
             assert_eq!(fail_loc(&mut c, server), "0", "{fault:?} has not struck, seed {seed}");
@@ -142,7 +142,7 @@ fn appends_happen_once_at_every_fault_point() {
 fn numbered(numbers: std::ops::Range<u32>) -> BTreeSet<String> {
     numbers.map(|i| format!("f{i:02}")).collect()
 }
-async fn make_numbered(client: Rc<Client>, numbers: std::ops::Range<u32>) -> Result<(), Errno> {
+async fn make_numbered(client: Rc<Client>, numbers: std::ops::Range<u32>) -> Result<(), Failure> {
     for name in numbered(numbers) {
         make(&client, Fid::ROOT, &name, FILE).await?;
     }
@@ -202,7 +202,7 @@ fn what_was_acknowledged_behind_a_barrier_is_made_again_by_its_clients() {
         c.power_loss(MDT);
         let mdt = c.servers[MDT];
         c.world.start_later(mdt, 200_000_000);
-        assert_eq!(wait::<Result<(), Errno>>(&mut c, sync), Ok(()), "seed {seed}");
+        assert_eq!(wait::<Result<(), Failure>>(&mut c, sync), Ok(()), "seed {seed}");
         let found: BTreeSet<String> = tree(&mut c, other).into_keys().collect();
         assert_eq!(found, numbered(0..20), "seed {seed}\n{}", c.world.trace(80));
     }
@@ -218,7 +218,7 @@ fn bytes_behind_a_barrier_are_written_when_the_target_is_back() {
             let (fid, handle) = create(&client, "f").await?;
             write(&client, handle, 0, vec![1; 9000]).await?;
             client.fsync(fid, Some(handle)).await?;
-            Ok::<_, Errno>((fid, handle))
+            Ok::<_, Failure>((fid, handle))
         })
         .expect("synced");
         set(&mut c, OST, Fault::Barrier, 1);
@@ -232,7 +232,7 @@ fn bytes_behind_a_barrier_are_written_when_the_target_is_back() {
         c.power_loss(OST);
         let ost = c.servers[OST];
         c.world.start_later(ost, 200_000_000);
-        assert_eq!(wait::<Result<(), Errno>>(&mut c, late), Ok(()), "seed {seed}");
+        assert_eq!(wait::<Result<(), Failure>>(&mut c, late), Ok(()), "seed {seed}");
         let found = read(&mut c, other, fid).expect("readable");
         let expected = [vec![1; 5000], vec![2; 9000]].concat();
         assert!(found == expected, "seed {seed}\n{}", c.world.trace(80));

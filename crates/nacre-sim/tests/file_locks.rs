@@ -6,7 +6,7 @@ mod support;
 use nacre_client::Client;
 use nacre_sim::DieAt;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, OpenHandle};
+use nacre_types::{Failure, Fid, OpenHandle};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn file(c: &mut Cluster) -> Fid {
     let mount = c.mounts[0];
     run(c, mount, async |client| make(&client, Fid::ROOT, "locked", FILE).await).expect("made")
 }
-async fn open(client: &Client, fid: Fid) -> Result<OpenHandle, Errno> {
+async fn open(client: &Client, fid: Fid) -> Result<OpenHandle, Failure> {
     client.open(fid, 2, caller()).await.map(|(_, handle)| handle)
 }
 
@@ -34,7 +34,7 @@ fn who_waits_while_the_mdt_is_killed_waits_again_and_gets_the_lock() {
         let held = run(&mut c, holder, async move |client| {
             let handle = open(&client, fid).await?;
             client.flock(handle, lock(family, FlockType::Write, 1), false).await?;
-            Ok::<_, Errno>(handle)
+            Ok::<_, Failure>(handle)
         });
         let held = held.expect("locked");
         let wait = c.jobs.start(&mut c.world, waiter, async move |client| {
@@ -59,7 +59,7 @@ fn who_waits_while_the_mdt_is_killed_waits_again_and_gets_the_lock() {
         } else {
             c.world.kill(holder);
         }
-        let got: Option<Result<FlockOutcome, Errno>> = c.jobs.wait(&mut c.world, wait, 30 * SEC);
+        let got: Option<Result<FlockOutcome, Failure>> = c.jobs.wait(&mut c.world, wait, 30 * SEC);
         assert_eq!(got, Some(Ok(FlockOutcome::Granted)), "seed {seed}\n{}", c.world.trace(60));
     }
 }
@@ -75,7 +75,7 @@ fn a_lock_that_was_waited_for_is_still_held_after_the_loss_of_the_machine() {
         let held = run(&mut c, nodes[0], async move |client| {
             let handle = open(&client, fid).await?;
             client.flock(handle, lock(family, FlockType::Write, 1), false).await?;
-            Ok::<_, Errno>(handle)
+            Ok::<_, Failure>(handle)
         });
         let held = held.expect("locked");
         let wait = c.jobs.start(&mut c.world, nodes[1], async move |client| {
@@ -86,7 +86,7 @@ fn a_lock_that_was_waited_for_is_still_held_after_the_loss_of_the_machine() {
         c.world.run_for(SEC);
         let unlock = lock(family, FlockType::Unlock, 1);
         run(&mut c, nodes[0], async move |client| client.flock(held, unlock, false).await).expect("unlocked");
-        let got: Option<Result<FlockOutcome, Errno>> = c.jobs.wait(&mut c.world, wait, SEC);
+        let got: Option<Result<FlockOutcome, Failure>> = c.jobs.wait(&mut c.world, wait, SEC);
         assert_eq!(got, Some(Ok(FlockOutcome::Granted)), "seed {seed}");
         c.power_loss(MDT);
         let mdt = c.servers[MDT];
@@ -111,7 +111,7 @@ fn a_wait_outlives_the_eviction_and_gets_the_lock_once() {
             async move |client: Rc<Client>| {
                 let handle = open(&client, fid).await?;
                 let outcome = client.flock(handle, lock(family, FlockType::Write, number), wait).await?;
-                Ok::<_, Errno>((handle, outcome))
+                Ok::<_, Failure>((handle, outcome))
             }
         };
         let (held, _) = run(&mut c, nodes[0], locking(1, false)).expect("locked");
@@ -124,7 +124,7 @@ fn a_wait_outlives_the_eviction_and_gets_the_lock_once() {
         assert!(!c.jobs.is_done(wait), "seed {seed}");
         let unlock = lock(family, FlockType::Unlock, 1);
         run(&mut c, nodes[0], async move |client| client.flock(held, unlock, false).await).expect("unlocked");
-        let ended: Option<Result<(OpenHandle, FlockOutcome), Errno>> =
+        let ended: Option<Result<(OpenHandle, FlockOutcome), Failure>> =
             c.jobs.wait(&mut c.world, wait, 10 * SEC);
         let (handle, outcome) = ended.expect("in time").expect("granted");
         assert_eq!(outcome, FlockOutcome::Granted, "seed {seed}");
@@ -148,7 +148,7 @@ fn a_wait_that_is_interrupted_while_the_mdt_is_killed_leaves_no_lock_behind() {
             async move |client: Rc<Client>| {
                 let handle = open(&client, fid).await?;
                 let lock = lock(FlockFamily::Flock, FlockType::Write, number);
-                Ok::<_, Errno>((handle, client.flock(handle, lock, wait).await?))
+                Ok::<_, Failure>((handle, client.flock(handle, lock, wait).await?))
             }
         };
         let (held, _) = run(&mut c, nodes[0], locking(1, false)).expect("locked");
@@ -159,12 +159,12 @@ fn a_wait_that_is_interrupted_while_the_mdt_is_killed_leaves_no_lock_behind() {
         c.jobs.start(&mut c.world, nodes[0], async move |client| client.flock(held, unlock, false).await);
         c.world.run_for(seed * SEC / 40);
         c.jobs.give_up(&mut c.world, nodes[1], wait);
-        let ended: Option<Result<(OpenHandle, FlockOutcome), Errno>> =
+        let ended: Option<Result<(OpenHandle, FlockOutcome), Failure>> =
             c.jobs.wait(&mut c.world, wait, 30 * SEC);
         c.world.run_for(SEC);
         let others = run(&mut c, nodes[2], locking(3, false)).map(|(_, outcome)| outcome);
         match ended {
-            Some(Err(Errno::EINTR)) => assert_eq!(others, Ok(FlockOutcome::Granted), "seed {seed}"),
+            Some(Err(Failure::EINTR)) => assert_eq!(others, Ok(FlockOutcome::Granted), "seed {seed}"),
             Some(Ok((_, FlockOutcome::Granted))) => {
                 assert_eq!(others, Ok(FlockOutcome::Conflict), "seed {seed}");
                 granted += 1;
@@ -191,7 +191,7 @@ fn a_lock_is_made_again_whose_reply_overtook_that_of_the_unlock() {
         let handles = run(&mut c, mount, async move |client| {
             let handles = (open(&client, fid).await?, open(&client, fid).await?);
             client.flock(handles.0, posix(FlockType::Write, 1), false).await?;
-            Ok::<_, Errno>(handles)
+            Ok::<_, Failure>(handles)
         });
         let (first, second) = handles.expect("locked");
         c.world.run_for(2 * SEC);
@@ -212,7 +212,7 @@ fn a_lock_is_made_again_whose_reply_overtook_that_of_the_unlock() {
         c.power_loss(MDT);
         c.world.start_later(mdt, 100 * MS);
         let [back, next] = [back, next].map(|job| {
-            let got: Option<Result<FlockOutcome, Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+            let got: Option<Result<FlockOutcome, Failure>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
             got
         });
         if !is_overtaken || next != Some(Ok(FlockOutcome::Granted)) {
@@ -243,7 +243,7 @@ fn locks_are_dropped_after_writes_whose_callers_were_killed() {
         let locked = run(&mut c, mount, async move |client| {
             let handle = open(&client, fid).await?;
             client.flock(handle, posix(1), false).await?;
-            Ok::<_, Errno>(handle)
+            Ok::<_, Failure>(handle)
         });
         let handle = locked.expect("locked");
         let theirs = run(&mut c, other, async move |client| open(&client, fid).await).expect("opened");
@@ -260,7 +260,7 @@ fn locks_are_dropped_after_writes_whose_callers_were_killed() {
         c.jobs.collect(&mut c.world);
         assert!(!c.jobs.is_done(next), "seed {seed}: locked before the write has ended");
         c.world.pause(ost, false);
-        let got: Option<Result<FlockOutcome, Errno>> = c.jobs.wait(&mut c.world, next, 30 * SEC);
+        let got: Option<Result<FlockOutcome, Failure>> = c.jobs.wait(&mut c.world, next, 30 * SEC);
         assert_eq!(got, Some(Ok(FlockOutcome::Granted)), "seed {seed}");
         assert_eq!(read(&mut c, other, fid), Ok(vec![1; 4]), "seed {seed}");
     }
@@ -287,7 +287,7 @@ fn never_do_two_hold_a_lock_while_the_mdt_and_its_machine_come_and_go() {
                     rounds.fetch_add(1, Ordering::Relaxed);
                     client.flock(handle, lock(family, FlockType::Unlock, number), false).await?;
                 }
-                Ok::<_, Errno>(())
+                Ok::<_, Failure>(())
             }));
         }
         let mdt = c.servers[MDT];
@@ -308,7 +308,7 @@ fn never_do_two_hold_a_lock_while_the_mdt_and_its_machine_come_and_go() {
             c.world.run_for(settle);
         }
         for job in jobs {
-            let done: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, job, 120 * SEC);
+            let done: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, job, 120 * SEC);
             assert_eq!(done, Some(Ok(())), "seed {seed}: {rounds:?} rounds\n{}", c.world.trace(80));
         }
     }

@@ -3,7 +3,7 @@
 mod support;
 
 use nacre_client::{AllocateArgs, AllocateMode, Client};
-use nacre_types::{Errno, OpenHandle};
+use nacre_types::{Failure, OpenHandle};
 use std::rc::Rc;
 use support::{MS, OST, SEC, create, on_devices, read, run, write};
 
@@ -11,7 +11,7 @@ const LEN: u64 = 300_000;
 /// Begins and ends inside blocks.
 const HOLE: std::ops::Range<u64> = 10_001..200_003;
 
-async fn allocate(client: &Rc<Client>, handle: OpenHandle, mode: AllocateMode) -> Result<(), Errno> {
+async fn allocate(client: &Rc<Client>, handle: OpenHandle, mode: AllocateMode) -> Result<(), Failure> {
     let args = AllocateArgs { offset: HOLE.start, len: HOLE.end - HOLE.start, mode, kill_suidgid: None };
     client.allocate(handle, args).await
 }
@@ -32,7 +32,7 @@ fn a_hole_stays_when_its_ost_is_killed_or_loses_its_machine() {
             write(&client, handle, 0, vec![7; LEN as usize]).await?;
             client.fsync(fid, Some(handle)).await?;
             allocate(&client, handle, mode).await?;
-            Ok::<_, Errno>(fid)
+            Ok::<_, Failure>(fid)
         });
         let fid = fid.expect("changed");
         assert_eq!(read(&mut c, second, fid).expect("reads"), with_a_hole(7), "seed {seed}");
@@ -63,7 +63,7 @@ fn a_hole_takes_its_blocks_off_the_file() {
         write(&client, handle, 0, vec![8; 10]).await?;
         let after = client.getattr(fid).await?.attr.blocks;
         client.release(handle, None).await?;
-        Ok::<_, Errno>((fid, before, after))
+        Ok::<_, Failure>((fid, before, after))
     });
     let (fid, before, after) = punched.expect("punched");
     let hole_blocks = (HOLE.end / 4096 - HOLE.start.div_ceil(4096)) * 8;
@@ -78,17 +78,17 @@ fn data_and_holes_are_found_over_stripes() {
     let first = c.mounts[0];
     let found = run(&mut c, first, async |client| {
         let (_, handle) = create(&client, "f").await?;
-        assert_eq!(client.seek(handle, 0, true).await, Err(Errno::ENXIO));
+        assert_eq!(client.seek(handle, 0, true).await, Err(Failure::ENXIO));
         write(&client, handle, 1 << 20, vec![7; 5000]).await?;
         allocate(&client, handle, AllocateMode::Space { keep_size: true }).await?;
         let size = (1 << 20) + 5000;
-        assert_eq!(client.seek(handle, size, false).await, Err(Errno::ENXIO));
+        assert_eq!(client.seek(handle, size, false).await, Err(Failure::ENXIO));
         let data = client.seek(handle, 5, true).await?;
         let hole = client.seek(handle, 5, false).await?;
         let end = client.seek(handle, data + 1, false).await?;
         assert_eq!(client.seek(handle, data + 1, true).await, Ok(data + 1));
         client.release(handle, None).await?;
-        Ok::<_, Errno>((data, hole, end))
+        Ok::<_, Failure>((data, hole, end))
     });
     assert_eq!(found, Ok((1 << 20, 5, (1 << 20) + 5000)));
 }

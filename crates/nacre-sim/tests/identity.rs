@@ -8,7 +8,7 @@ use nacre_client::{Client, CreateArgs, WriteArgs};
 use nacre_node::{Ctx, Effect, Event, Logic, Origin, Peer, PeerConfig, Peers};
 use nacre_sim::cluster::Cluster;
 use nacre_sim::{NodeId, World};
-use nacre_types::{ClientUuid, Errno, Fid, FsName, LayoutTemplate, OstIndex, Secret, SetAttr, TargetKind};
+use nacre_types::{ClientUuid, Failure, Fid, FsName, LayoutTemplate, OstIndex, Secret, SetAttr, TargetKind};
 use nacre_wire::mgs::{Admit, AdmitReply, AdmitTarget};
 use nacre_wire::target::Role;
 use std::rc::Rc;
@@ -38,7 +38,7 @@ fn args(name: &str, ost: i32) -> CreateArgs<'_> {
     CreateArgs { layout: Some(layout), ..new(Fid::ROOT, name, FILE) }
 }
 /// A file on an OST, durable there and at the MDT.
-async fn write(client: &Client, name: &str, ost: i32, data: &'static [u8]) -> Result<Fid, Errno> {
+async fn write(client: &Client, name: &str, ost: i32, data: &'static [u8]) -> Result<Fid, Failure> {
     let (entry, handle) = client.create(args(name, ost), 2).await?;
     let data = Bytes::from_static(data);
     let write =
@@ -49,7 +49,7 @@ async fn write(client: &Client, name: &str, ost: i32, data: &'static [u8]) -> Re
 fn made(c: &mut Cluster, name: &'static str, ost: i32, data: &'static [u8]) -> Fid {
     run(c, async move |client| write(&client, name, ost, data).await).expect("it is written")
 }
-fn read(c: &mut Cluster, fid: Fid) -> Result<Vec<u8>, Errno> {
+fn read(c: &mut Cluster, fid: Fid) -> Result<Vec<u8>, Failure> {
     run(c, async move |client| {
         let (_, handle) = client.open(fid, 0, caller()).await?;
         let bytes = client.read(handle, 0, 100).await;
@@ -57,7 +57,7 @@ fn read(c: &mut Cluster, fid: Fid) -> Result<Vec<u8>, Errno> {
         Ok(bytes?.concat())
     })
 }
-fn overwrite(c: &mut Cluster, fid: Fid) -> Result<u32, Errno> {
+fn overwrite(c: &mut Cluster, fid: Fid) -> Result<u32, Failure> {
     run(c, async move |client| {
         let (_, handle) = client.open(fid, 2, caller()).await?;
         let data = Bytes::from_static(b"x");
@@ -75,7 +75,7 @@ fn overwrite(c: &mut Cluster, fid: Fid) -> Result<u32, Errno> {
         written
     })
 }
-fn truncate(c: &mut Cluster, fid: Fid) -> Result<(), Errno> {
+fn truncate(c: &mut Cluster, fid: Fid) -> Result<(), Failure> {
     run(c, async move |client| {
         let set = SetAttr { size: Some(1), ..SetAttr::default() };
         client.setattr(fid, set, caller()).await.map(drop)
@@ -160,12 +160,12 @@ fn admit(c: &mut Cluster, kind: TargetKind, index: u32, admit: Admit) -> AdmitRe
 
 /// Reads and writes on the OST fail, in finite time; others work; new files go elsewhere.
 fn nobody_uses_it(c: &mut Cluster, there: Fid, elsewhere: Fid) {
-    assert_eq!(read(c, there), Err(Errno::EIO));
-    assert_eq!(overwrite(c, there), Err(Errno::EIO));
-    assert_eq!(truncate(c, there), Err(Errno::EIO));
+    assert_eq!(read(c, there), Err(Failure::EIO));
+    assert_eq!(overwrite(c, there), Err(Failure::EIO));
+    assert_eq!(truncate(c, there), Err(Failure::EIO));
     assert_eq!(read(c, elsewhere), Ok(b"zero".to_vec()));
     let wanted = run(c, async |client| client.make(args("there", 1)).await.map(drop));
-    assert_eq!(wanted, Err(Errno::ENXIO));
+    assert_eq!(wanted, Err(Failure::ENXIO));
     let on = run(c, async |client| {
         client.make(args("any", -1)).await?;
         client.unlink(Fid::ROOT, b"any", false, caller()).await
@@ -208,8 +208,8 @@ fn a_blank_ost_is_used_by_nobody_until_it_is_admitted() {
         start(&mut c, OST1);
         let two = made(&mut c, "two", 1, b"two");
         assert_eq!(read(&mut c, two), Ok(b"two".to_vec()), "seed {seed}");
-        assert_eq!(read(&mut c, one), Err(Errno::EIO), "what was there is lost, and no hole: seed {seed}");
-        assert_eq!((overwrite(&mut c, one), truncate(&mut c, one)), (Err(Errno::EIO), Err(Errno::EIO)));
+        assert_eq!(read(&mut c, one), Err(Failure::EIO), "what was there is lost, and no hole: seed {seed}");
+        assert_eq!((overwrite(&mut c, one), truncate(&mut c, one)), (Err(Failure::EIO), Err(Failure::EIO)));
         assert_eq!(read(&mut c, zero), Ok(b"zero".to_vec()));
         let gone = run(&mut c, async |client| client.unlink(Fid::ROOT, b"one", false, caller()).await);
         assert_eq!(gone, Ok(()), "the file can be removed");
@@ -246,7 +246,7 @@ fn an_ost_from_an_old_copy_is_refused_by_those_who_were_not_there() {
         c.world.kill(mgs);
         start(&mut c, OST1);
         nobody_uses_it(&mut c, one, zero);
-        assert_eq!(read(&mut c, two), Err(Errno::EIO), "seed {seed}");
+        assert_eq!(read(&mut c, two), Err(Failure::EIO), "seed {seed}");
         c.world.start(mgs);
         let why = refused(&mut c, OST1);
         assert!(why.contains("has gone back") && why.contains("accept-rollback demo-OST0001"), "{why}");
@@ -254,7 +254,7 @@ fn an_ost_from_an_old_copy_is_refused_by_those_who_were_not_there() {
         assert_eq!(admit(&mut c, TargetKind::Ost, 1, Admit::Rollback).refused, "");
         start(&mut c, OST1);
         assert_eq!(read(&mut c, one), Ok(b"one".to_vec()), "seed {seed}");
-        assert_eq!(read(&mut c, two), Err(Errno::EIO), "later than the copy: seed {seed}");
+        assert_eq!(read(&mut c, two), Err(Failure::EIO), "later than the copy: seed {seed}");
         let three = made(&mut c, "three", 1, b"three");
         assert_eq!(read(&mut c, three), Ok(b"three".to_vec()), "seed {seed}");
         assert_eq!(overwrite(&mut c, one), Ok(1));
@@ -314,7 +314,7 @@ fn a_copy_that_the_mgs_lets_in_is_refused_by_a_mount_that_knows_more() {
         c.set_device(OST1, copy);
         start(&mut c, OST1);
         nobody_uses_it(&mut c, one, zero);
-        assert_eq!(read(&mut c, two), Err(Errno::EIO), "seed {seed}");
+        assert_eq!(read(&mut c, two), Err(Failure::EIO), "seed {seed}");
         // The MGS has met the copy: the administrator says that the original is right.
         c.world.kill(c.servers[OST1]);
         c.set_device(OST1, real);
@@ -347,7 +347,7 @@ fn an_mdt_from_an_old_copy_lets_nobody_in_until_it_is_admitted() {
         c.set_device(MDT, copy);
         start(&mut c, MDT);
         let looked = |c: &mut Cluster, fid| run(c, async move |client| client.getattr(fid).await.map(drop));
-        assert_eq!(looked(&mut c, one), Err(Errno::EIO), "seed {seed}");
+        assert_eq!(looked(&mut c, one), Err(Failure::EIO), "seed {seed}");
         c.world.start(mgs);
         let why = refused(&mut c, MDT);
         assert!(why.contains("accept-rollback demo-MDT0000"), "{why}");
@@ -356,7 +356,7 @@ fn an_mdt_from_an_old_copy_lets_nobody_in_until_it_is_admitted() {
         assert_eq!(admit(&mut c, TargetKind::Mdt, 0, Admit::Rollback).refused, "");
         start(&mut c, MDT);
         assert_eq!(read(&mut c, one), Ok(b"one".to_vec()), "seed {seed}");
-        assert_eq!(looked(&mut c, two), Err(Errno::ESTALE), "later than the copy: seed {seed}");
+        assert_eq!(looked(&mut c, two), Err(Failure::ESTALE), "later than the copy: seed {seed}");
         // Objects of files that were made after the copy are there: no new file may get one of them.
         let fresh: Vec<Fid> = ["a", "b", "c", "d"].map(|name| made(&mut c, name, 1, b"n")).to_vec();
         assert!(!fresh.contains(&two), "seed {seed}: {fresh:?}");

@@ -6,7 +6,7 @@ mod support;
 use nacre_client::Client;
 use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid};
+use nacre_types::{Failure, Fid};
 use std::rc::Rc;
 use support::{DIR, FILE, MDT, MS, SEC, caller, make, on_devices, run};
 
@@ -15,7 +15,7 @@ const LEASE: u64 = 13 * SEC;
 /// A mount that still reaches the MGS in the MDT's process is renewed by that until its callback is overdue, a lease later.
 const TWO_LEASES: u64 = 10 * SEC + LEASE;
 
-async fn nlink(client: &Client, dir: Fid) -> Result<u32, Errno> {
+async fn nlink(client: &Client, dir: Fid) -> Result<u32, Failure> {
     client.getattr(dir).await.map(|entry| entry.attr.nlink)
 }
 /// Calls that were served from the memory of a mount.
@@ -67,7 +67,7 @@ fn changed_by_the_second(c: &mut Cluster, [first, second]: [NodeId; 2], dir: Fid
         c.world.run_for(100 * MS);
         c.jobs.collect(&mut c.world);
         if ended.is_none() && c.jobs.is_done(change) {
-            let made: Option<Result<Fid, Errno>> = c.jobs.take(change);
+            let made: Option<Result<Fid, Failure>> = c.jobs.take(change);
             made.expect("it is done").expect("made");
             ended = Some(c.world.now_ns());
         }
@@ -77,7 +77,7 @@ fn changed_by_the_second(c: &mut Cluster, [first, second]: [NodeId; 2], dir: Fid
     let ended = ended.unwrap_or_else(|| panic!("seed {seed}: the change never ends\n{}", c.world.trace(60)));
     separate(c, first, false);
     for (job, at) in asked {
-        let got: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+        let got: Option<Result<u32, Failure>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
         let got = got.unwrap_or_else(|| panic!("seed {seed}: a read never gets its reply"));
         let got = got.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         assert!(
@@ -106,17 +106,17 @@ fn a_name_that_another_mount_takes_away_or_gives_to_another_is_seen_at_once() {
         });
         assert_eq!(renamed, Ok(()), "seed {seed}");
         let looked = run(&mut c, first, async |client| {
-            let fid = |found: Result<nacre_client::ResolvedInode, Errno>| found.map(|entry| entry.attr.fid);
+            let fid = |found: Result<nacre_client::ResolvedInode, Failure>| found.map(|entry| entry.attr.fid);
             (fid(client.lookup(Fid::ROOT, b"d").await), fid(client.lookup(Fid::ROOT, b"e").await))
         });
-        assert_eq!(looked, (Err(Errno::ENOENT), Ok(dir)), "seed {seed}");
+        assert_eq!(looked, (Err(Failure::ENOENT), Ok(dir)), "seed {seed}");
         let removed =
             run(&mut c, second, async |client| client.unlink(Fid::ROOT, b"e", true, caller()).await);
         assert_eq!(removed, Ok(()), "seed {seed}");
         let looked = run(&mut c, first, async move |client| {
             (client.lookup(Fid::ROOT, b"e").await.map(drop), client.getattr(dir).await.map(drop))
         });
-        assert_eq!(looked, (Err(Errno::ENOENT), Err(Errno::ESTALE)), "seed {seed}");
+        assert_eq!(looked, (Err(Failure::ENOENT), Err(Failure::ESTALE)), "seed {seed}");
     }
 }
 
@@ -134,9 +134,9 @@ fn own_changes_keep_the_locks() {
             client.rename((Fid::ROOT, b"d"), (Fid::ROOT, b"e"), 0, caller()).await?;
             let gone = client.lookup(Fid::ROOT, b"d").await.map(drop);
             let there = client.lookup(Fid::ROOT, b"e").await.map(|e| e.attr.fid);
-            Ok::<_, Errno>((one, none, gone, there))
+            Ok::<_, Failure>((one, none, gone, there))
         });
-        assert_eq!(seen, Ok((3, 2, Err(Errno::ENOENT), Ok(dir))), "seed {seed}");
+        assert_eq!(seen, Ok((3, 2, Err(Failure::ENOENT), Ok(dir))), "seed {seed}");
         assert_eq!(cached(&mut c, first), before + 3, "seed {seed}");
     }
 }
@@ -217,7 +217,7 @@ fn a_revoke_that_was_lost_with_its_connection_ends_nothing_that_is_granted_later
             c.world.cut_some_link(first);
         }
         c.world.heal(mdt, first);
-        let made: Option<Result<Fid, Errno>> = c.jobs.wait(&mut c.world, change, 60 * SEC);
+        let made: Option<Result<Fid, Failure>> = c.jobs.wait(&mut c.world, change, 60 * SEC);
         assert!(made.is_some_and(|made| made.is_ok()), "seed {seed}");
         c.world.run_for(2 * SEC);
         assert_eq!(run(&mut c, first, async move |client| nlink(&client, dir).await), Ok(3), "seed {seed}");
@@ -237,7 +237,7 @@ fn a_mount_that_stood_still_for_longer_than_its_lease_asks() {
         assert!(made.is_ok(), "seed {seed}");
         let asked = c.jobs.start(&mut c.world, first, async move |client| nlink(&client, dir).await);
         c.world.pause(first, false);
-        let got: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, asked, 60 * SEC);
+        let got: Option<Result<u32, Failure>> = c.jobs.wait(&mut c.world, asked, 60 * SEC);
         assert_eq!(got, Some(Ok(3)), "seed {seed}");
     }
 }
@@ -261,10 +261,10 @@ fn a_reply_from_before_a_change_does_not_replace_what_the_change_has_brought() {
             }
             c.world.run_for(seed * 2_000);
         }
-        let made: Option<Result<Fid, Errno>> = c.jobs.wait(&mut c.world, change.expect("step 4"), 60 * SEC);
+        let made: Option<Result<Fid, Failure>> = c.jobs.wait(&mut c.world, change.expect("step 4"), 60 * SEC);
         assert!(made.is_some_and(|made| made.is_ok()), "seed {seed}");
         for read in reads {
-            let _: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, read, 60 * SEC);
+            let _: Option<Result<u32, Failure>> = c.jobs.wait(&mut c.world, read, 60 * SEC);
         }
         c.world.faults.noise = Default::default();
         let got = run(&mut c, first, async move |client| nlink(&client, dir).await);
@@ -285,9 +285,9 @@ fn what_others_have_seen_of_a_pending_change_is_not_denied() {
         let asked = c.jobs.start(&mut c.world, first, async move |client| nlink(&client, dir).await);
         c.world.run_for(SEC);
         c.world.heal(mdt, first);
-        let got: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, asked, 60 * SEC);
+        let got: Option<Result<u32, Failure>> = c.jobs.wait(&mut c.world, asked, 60 * SEC);
         assert_eq!(got, Some(Ok(3)), "seed {seed}\n{}", c.world.trace(60));
-        let own: Option<Result<Fid, Errno>> = c.jobs.wait(&mut c.world, own, 60 * SEC);
+        let own: Option<Result<Fid, Failure>> = c.jobs.wait(&mut c.world, own, 60 * SEC);
         assert!(own.is_some_and(|made| made.is_ok()), "seed {seed}");
     }
 }
@@ -305,10 +305,10 @@ fn a_grant_that_a_revoke_has_overtaken_is_not_taken() {
         c.world.run_for(seed * 5_000);
         let change =
             c.jobs.start(&mut c.world, second, async move |client| make(&client, dir, "x", DIR).await);
-        let made: Option<Result<Fid, Errno>> = c.jobs.wait(&mut c.world, change, 60 * SEC);
+        let made: Option<Result<Fid, Failure>> = c.jobs.wait(&mut c.world, change, 60 * SEC);
         assert!(made.is_some_and(|made| made.is_ok()), "seed {seed}");
         c.world.faults.noise = Default::default();
-        let _: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, look, 60 * SEC);
+        let _: Option<Result<u32, Failure>> = c.jobs.wait(&mut c.world, look, 60 * SEC);
         let got = run(&mut c, first, async move |client| nlink(&client, dir).await);
         assert_eq!(got, Ok(3), "seed {seed}\n{}", c.world.trace(60));
     }
@@ -345,10 +345,10 @@ fn two_directories_that_two_others_hold_are_free_at_one_time() {
                 let asked = c.jobs.start(&mut c.world, second, async move |client| nlink(&client, p).await);
                 c.world.run_for(MS);
                 c.jobs.collect(&mut c.world);
-                let _: Option<Result<u32, Errno>> = c.jobs.take(asked);
+                let _: Option<Result<u32, Failure>> = c.jobs.take(asked);
             }
             assert!(c.jobs.is_done(change), "seed {seed}: waits for ever\n{}", c.world.trace(60));
-            let moved: Option<Result<(), Errno>> = c.jobs.take(change);
+            let moved: Option<Result<(), Failure>> = c.jobs.take(change);
             assert_eq!(moved, Some(Ok(())), "seed {seed}");
             (p, q) = (q, p);
         }
@@ -376,13 +376,13 @@ fn a_mount_that_stands_still_delays_only_what_conflicts_with_it() {
             let change =
                 async move |client: Rc<Client>| make(&client, other, &format!("f{n}"), FILE).await.map(drop);
             let made = c.jobs.start(&mut c.world, second, change);
-            let made: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, made, SEC / 2);
+            let made: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, made, SEC / 2);
             assert_eq!(made, Some(Ok(())), "seed {seed}: change {n} beside it\n{}", c.world.trace(60));
         }
         assert!(waiting.iter().all(|change| !c.jobs.is_done(*change)), "seed {seed}: the lease is not over");
         c.world.run_for(TWO_LEASES);
         for change in waiting {
-            let made: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, change, SEC);
+            let made: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, change, SEC);
             assert_eq!(made, Some(Ok(())), "seed {seed}");
         }
     }
@@ -402,7 +402,7 @@ fn locks_are_bounded() {
                 client.lookup(Fid::ROOT, format!("n{i}").as_bytes()).await?;
             }
         }
-        Ok::<_, Errno>(())
+        Ok::<_, Failure>(())
     });
     assert_eq!(seen, Ok(()));
     let held = c.params(|name| name.ends_with(".inode_locks"));
@@ -430,13 +430,13 @@ fn who_walks_through_a_large_tree_ends_few_locks() {
         for i in 0..100 {
             client.lookup(Fid::ROOT, format!("n{i}").as_bytes()).await?;
         }
-        Ok::<_, Errno>(())
+        Ok::<_, Failure>(())
     };
     let made = run(&mut c, first, async |client| {
         for i in 0..100 {
             make(&client, Fid::ROOT, &format!("n{i}"), DIR).await?;
         }
-        Ok::<_, Errno>(())
+        Ok::<_, Failure>(())
     });
     assert_eq!(made, Ok(()));
     let before = (revokes(&mut c), cached(&mut c, first));
@@ -480,7 +480,7 @@ fn without_a_connection_nothing_is_served_from_memory() {
         }
         c.world.start(mdt);
         for job in asked {
-            let got: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+            let got: Option<Result<u32, Failure>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
             assert_eq!(got, Some(Ok(2)), "seed {seed}");
         }
     }
@@ -512,7 +512,7 @@ fn of_a_directory_that_vanishes_under_a_lookup_no_lock_is_left() {
             for i in 0..20 {
                 make(&client, Fid::ROOT, &format!("n{i}"), DIR).await?;
             }
-            Ok::<_, Errno>(())
+            Ok::<_, Failure>(())
         });
         assert_eq!(made, Ok(()), "seed {seed}");
         let mdt = c.servers[MDT];
@@ -534,7 +534,7 @@ fn of_a_directory_that_vanishes_under_a_lookup_no_lock_is_left() {
             });
         }
         for job in jobs {
-            let done: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+            let done: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
             assert_eq!(done, Some(Ok(())), "seed {seed}");
         }
         c.world.run_for(2 * SEC);
@@ -605,7 +605,7 @@ fn what_another_mount_has_changed_is_not_revived_by_a_later_grant() {
     for seed in 1..=8 {
         let (mut c, [first, second], dir) = with_locks(seed);
         let missing = async move |client: Rc<Client>, name: &'static [u8]| {
-            client.lookup(dir, name).await.map(drop) == Err(Errno::ENOENT)
+            client.lookup(dir, name).await.map(drop) == Err(Failure::ENOENT)
         };
         let before = run(&mut c, first, async move |client| {
             make(&client, dir, "mine", FILE).await.expect("made");
@@ -633,7 +633,7 @@ fn what_was_asked_once_costs_no_request_again() {
         for i in 0..300 {
             make(&client, dir, &format!("f{i}"), FILE).await?;
         }
-        Ok::<_, Errno>(())
+        Ok::<_, Failure>(())
     });
     assert_eq!(made, Ok(()));
     c.world.run_for(3 * SEC);
@@ -653,7 +653,7 @@ fn what_was_asked_once_costs_no_request_again() {
             client.lookup(dir, format!("f{i}").as_bytes()).await?;
         }
         let missing = client.lookup(dir, b"nothing").await.map(drop);
-        Ok::<_, Errno>((names, missing))
+        Ok::<_, Failure>((names, missing))
     };
     let requests = |c: &mut Cluster| {
         let text = run(c, first, async |client: Rc<Client>| {
@@ -669,10 +669,10 @@ fn what_was_asked_once_costs_no_request_again() {
         counts.sum::<u64>()
     };
     let before = requests(&mut c);
-    assert_eq!(run(&mut c, first, walk), Ok((302, Err(Errno::ENOENT))));
+    assert_eq!(run(&mut c, first, walk), Ok((302, Err(Failure::ENOENT))));
     let cold = requests(&mut c) - before;
     assert!(cold <= 5, "{cold} requests for a listing of 300 files with their attributes");
-    assert_eq!(run(&mut c, first, walk), Ok((302, Err(Errno::ENOENT))));
+    assert_eq!(run(&mut c, first, walk), Ok((302, Err(Failure::ENOENT))));
     assert_eq!(requests(&mut c) - before, cold, "the second walk is served from memory");
 }
 
@@ -693,14 +693,14 @@ fn the_first_extended_attribute_of_another_mount_is_seen_at_once() {
         };
         drop(value(&mut c)); // its locks come with this reply, if the create did not bring them
         let before = cached(&mut c, first);
-        assert_eq!(value(&mut c), Err(Errno::ENODATA), "seed {seed}");
+        assert_eq!(value(&mut c), Err(Failure::ENODATA), "seed {seed}");
         assert_eq!(cached(&mut c, first), before + 2, "seed {seed}: both are served from memory");
         let set = run(&mut c, second, async move |client| {
             client.setxattr(support::xattr(file, b"user.a", b"value")).await
         });
         assert_eq!((set, value(&mut c)), (Ok(()), Ok("value".into())), "seed {seed}");
         let removed = run(&mut c, second, async move |client| client.removexattr(file, b"user.a").await);
-        assert_eq!((removed, value(&mut c)), (Ok(()), Err(Errno::ENODATA)), "seed {seed}");
+        assert_eq!((removed, value(&mut c)), (Ok(()), Err(Failure::ENODATA)), "seed {seed}");
     }
 }
 
@@ -714,7 +714,7 @@ fn a_name_is_seen_at_once_although_the_times_of_its_directory_stand_still() {
             make(&client, dir, "f", FILE).await?;
             Ok((client.lookup(dir, b"f").await.map(drop), client.lookup(dir, b"g").await.map(drop)))
         });
-        assert_eq!(cached, Ok::<_, Errno>((Ok(()), Err(Errno::ENOENT))), "seed {seed}");
+        assert_eq!(cached, Ok::<_, Failure>((Ok(()), Err(Failure::ENOENT))), "seed {seed}");
         let renamed = run(&mut c, second, async move |client| {
             client.rename((dir, b"f"), (dir, b"g"), 0, caller()).await
         });
@@ -722,7 +722,7 @@ fn a_name_is_seen_at_once_although_the_times_of_its_directory_stand_still() {
         let seen = run(&mut c, first, async move |client| {
             (client.lookup(dir, b"f").await.map(drop), client.lookup(dir, b"g").await.map(drop))
         });
-        assert_eq!(seen, (Err(Errno::ENOENT), Ok(())), "seed {seed}");
+        assert_eq!(seen, (Err(Failure::ENOENT), Ok(())), "seed {seed}");
     }
 }
 

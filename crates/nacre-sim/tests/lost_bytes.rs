@@ -6,7 +6,7 @@ mod support;
 use nacre_node::Event;
 use nacre_sim::cluster::Cluster;
 use nacre_sim::offline::with_engine;
-use nacre_types::Errno;
+use nacre_types::Failure;
 use support::{MS, OST, SEC, caller, cluster, create, read, run, write};
 
 const LEN: u64 = 700_000;
@@ -109,7 +109,7 @@ fn acknowledged_bytes_beside_lost_ones_survive_one_loss_after_another() {
             for i in 0..100u64 {
                 write(&client, theirs, 2 * i * 1000, vec![2; 1000]).await?;
             }
-            Ok::<_, Errno>(())
+            Ok::<_, Failure>(())
         })
         .expect("written");
         let mut expected = vec![1; 200_000];
@@ -119,7 +119,7 @@ fn acknowledged_bytes_beside_lost_ones_survive_one_loss_after_another() {
                 for i in first..first + 40 {
                     write(&client, mine, (2 * i + 1) * 1000, vec![3 + loss; 1000]).await?;
                 }
-                Ok::<_, Errno>(())
+                Ok::<_, Failure>(())
             });
             assert_eq!(done, Ok(()), "seed {seed}, loss {loss}");
             for i in first as usize..first as usize + 40 {

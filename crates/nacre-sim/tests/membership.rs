@@ -3,7 +3,7 @@
 mod support;
 
 use nacre_client::Client;
-use nacre_types::{Errno, Fid, OpenHandle};
+use nacre_types::{Failure, Fid, OpenHandle};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::rc::Rc;
 use support::{MDT, SEC, caller, cluster, create, run, write};
@@ -16,13 +16,13 @@ fn whole(owner: u64) -> FileLock {
     FileLock { family, kind, start: 0, end: u64::MAX, owner, pid: 1 }
 }
 /// A file that this mount has locked and written.
-async fn locked_file(client: Rc<Client>) -> Result<OpenHandle, Errno> {
+async fn locked_file(client: Rc<Client>) -> Result<OpenHandle, Failure> {
     let (_, handle) = create(&client, "locked").await?;
     client.flock(handle, whole(1), false).await?;
     hello(client, handle).await?;
     Ok(handle)
 }
-async fn hello(client: Rc<Client>, handle: OpenHandle) -> Result<u32, Errno> {
+async fn hello(client: Rc<Client>, handle: OpenHandle) -> Result<u32, Failure> {
     write(&client, handle, 0, b"hello".to_vec()).await
 }
 

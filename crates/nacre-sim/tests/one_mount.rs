@@ -5,7 +5,7 @@ mod support;
 
 use nacre_client::Client;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, SetAttr};
+use nacre_types::{Failure, Fid, SetAttr};
 use std::rc::Rc;
 use support::{DIR, FILE, MDT, MS, SEC, caller, make, on_devices, run};
 
@@ -26,7 +26,7 @@ struct Things {
     a: Fid,
 }
 
-async fn things(client: Rc<Client>, first: First) -> Result<Things, Errno> {
+async fn things(client: Rc<Client>, first: First) -> Result<Things, Failure> {
     let held = client.lookup(Fid::ROOT, b"held").await?.attr.fid;
     let free = make(&client, Fid::ROOT, "free", DIR).await?;
     let a = make(&client, held, "a", DIR).await?;
@@ -36,7 +36,7 @@ async fn things(client: Rc<Client>, first: First) -> Result<Things, Errno> {
     Ok(Things { held, free, a })
 }
 
-async fn change(client: Rc<Client>, first: First, t: Things) -> Result<(), Errno> {
+async fn change(client: Rc<Client>, first: First, t: Things) -> Result<(), Failure> {
     let mode = SetAttr { mode: Some(0o700), ..SetAttr::default() };
     match first {
         First::Chmod => client.setattr(t.a, mode, caller()).await.map(drop),
@@ -85,11 +85,11 @@ fn survives(seed: u64, rule: bool, first: First) -> bool {
         jobs.is_done(renamed)
     });
     assert!(acknowledged, "seed {seed}: the rename is acknowledged\n{}", c.world.trace(60));
-    let renamed: Option<Result<(), Errno>> = c.jobs.take(renamed);
+    let renamed: Option<Result<(), Failure>> = c.jobs.take(renamed);
     assert_eq!(renamed, Some(Ok(())), "seed {seed}");
     c.power_loss(MDT);
     c.world.start_later(mdt, 100 * MS);
-    let changed: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, changed, 60 * SEC);
+    let changed: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, changed, 60 * SEC);
     let found = run(&mut c, mount, async move |client| client.lookup(t.free, b"b").await);
     changed == Some(Ok(())) && found.map(|entry| entry.attr.fid) == Ok(t.a)
 }
@@ -141,7 +141,7 @@ fn two_programs_of_a_mount_lose_nothing_that_was_acknowledged() {
                 let (old, new) = (format!("d{i}"), format!("e{i}"));
                 client.rename((Fid::ROOT, old.as_bytes()), (Fid::ROOT, new.as_bytes()), 0, caller()).await?;
             }
-            Ok::<_, Errno>(())
+            Ok::<_, Failure>(())
         });
         let user = c.jobs.start(&mut c.world, mount, async |client: Rc<Client>| {
             let mut made = Vec::new();
@@ -151,7 +151,7 @@ fn two_programs_of_a_mount_lose_nothing_that_was_acknowledged() {
                     for name in [old, new] {
                         match client.lookup(Fid::ROOT, name.as_bytes()).await {
                             Ok(entry) => break_with(&mut made, entry.attr.fid),
-                            Err(Errno::ENOENT) => {}
+                            Err(Failure::ENOENT) => {}
                             Err(e) => return Err(e),
                         }
                     }
@@ -166,7 +166,7 @@ fn two_programs_of_a_mount_lose_nothing_that_was_acknowledged() {
                     made.last_mut().expect("the directory").1 += 1;
                 }
             }
-            Ok::<_, Errno>(made)
+            Ok::<_, Failure>(made)
         });
         for _ in 0..12 {
             let pause = c.world.rng().below(40 * MS);
@@ -180,9 +180,9 @@ fn two_programs_of_a_mount_lose_nothing_that_was_acknowledged() {
                 c.world.run_for(500 * MS);
             }
         }
-        let done: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, maker, 60 * SEC);
+        let done: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, maker, 60 * SEC);
         assert_eq!(done, Some(Ok(())), "seed {seed}\n{}", c.world.trace(80));
-        let made: Option<Result<Vec<(Fid, u32)>, Errno>> = c.jobs.wait(&mut c.world, user, 60 * SEC);
+        let made: Option<Result<Vec<(Fid, u32)>, Failure>> = c.jobs.wait(&mut c.world, user, 60 * SEC);
         let made = made.expect("it ends").unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         for (dir, files) in made {
             let page = run(&mut c, mount, async move |client| client.readdir(dir, 2, 100, false).await);

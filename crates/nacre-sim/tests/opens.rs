@@ -6,7 +6,7 @@ mod support;
 use nacre_client::{Client, MetadataChange};
 use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, OpenHandle};
+use nacre_types::{Failure, Fid, OpenHandle};
 use std::rc::Rc;
 use support::{DIR, MDT, MS, SEC, caller, cluster, create, make, run, wait, write};
 
@@ -35,10 +35,10 @@ fn all_opens(c: &mut Cluster, mount: NodeId) -> u64 {
 fn open_files(c: &mut Cluster) -> String {
     c.params(|p| p.ends_with(".open_files")).pop().expect("the MDT has it").2
 }
-async fn open(client: &Client, fid: Fid) -> Result<OpenHandle, Errno> {
+async fn open(client: &Client, fid: Fid) -> Result<OpenHandle, Failure> {
     client.open(fid, 0, caller()).await.map(|(_, handle)| handle)
 }
-async fn unlink(client: &Client, name: &[u8], directory: bool) -> Result<(), Errno> {
+async fn unlink(client: &Client, name: &[u8], directory: bool) -> Result<(), Failure> {
     client.unlink(Fid::ROOT, name, directory, caller()).await
 }
 
@@ -61,14 +61,14 @@ fn scene_of(seed: u64, mounts: u32) -> Scene {
         let (fid, handle) = create(&client, "f").await?;
         write(&client, handle, 0, vec![7; BYTES]).await?;
         client.release(handle, None).await?;
-        Ok::<_, Errno>((fid, make(&client, Fid::ROOT, "d", DIR).await?))
+        Ok::<_, Failure>((fid, make(&client, Fid::ROOT, "d", DIR).await?))
     });
     let (file, dir) = made.expect("made");
     // What was written is durable, and its close has come.
     c.world.run_for(3 * SEC);
     run(&mut c, first, async move |client| client.getattr(file).await.map(drop)).expect("it is there");
     let opened = run(&mut c, first, async move |client| {
-        Ok::<_, Errno>((open(&client, file).await?, open(&client, dir).await?))
+        Ok::<_, Failure>((open(&client, file).await?, open(&client, dir).await?))
     });
     let (in_file, in_dir) = opened.expect("opened");
     assert_eq!(all_opens(&mut c, first), 0, "seed {seed}: they need no request");
@@ -85,7 +85,7 @@ impl Scene {
             let bytes = client.read(in_file, 0, 2 * BYTES as u32).await?.concat();
             let links = (client.getattr(file).await?.attr.nlink, client.getattr(dir).await?.attr.nlink);
             let names = client.readdir(dir, 0, 10, false).await?.entries.len();
-            Ok::<_, Errno>((bytes == vec![7; BYTES], links, names))
+            Ok::<_, Failure>((bytes == vec![7; BYTES], links, names))
         });
         assert_eq!(seen, Ok((true, (0, 0), 2)), "{what}\n{}", c.world.trace(60));
         let closed = run(c, *first, async move |client| {
@@ -100,14 +100,14 @@ impl Scene {
         });
         assert_eq!(
             left,
-            (Some(Errno::ESTALE), Some(Errno::ESTALE)),
+            (Some(Failure::ESTALE), Some(Failure::ESTALE)),
             "{what}: orphans end with the last close"
         );
     }
 }
 
 /// A mount removes both names, of the file by the way of that number.
-async fn remove(client: Rc<Client>, way: u64) -> Result<(), Errno> {
+async fn remove(client: Rc<Client>, way: u64) -> Result<(), Failure> {
     let lone = |change| async { client.batch(&[change], &caller(), false).await?.remove(0).map(drop) };
     match way % 3 {
         0 => unlink(&client, b"f", false).await?,
@@ -133,7 +133,7 @@ fn opens_for_reading_under_a_lock_need_no_request() {
             client.read(handle, 0, 10).await?;
             client.release(handle, None).await?;
         }
-        Ok::<_, Errno>(())
+        Ok::<_, Failure>(())
     });
     assert_eq!(read, Ok(()));
     assert_eq!(all_opens(&mut c, first), 0);
@@ -169,7 +169,7 @@ fn the_size_of_an_own_open_file_is_known() {
     let sizes = run(&mut c, first, async move |client| {
         let empty = client.getattr(fid).await?.attr.size;
         write(&client, handle, 0, vec![1; BYTES]).await?;
-        Ok::<_, Errno>((empty, client.getattr(fid).await?.attr.size))
+        Ok::<_, Failure>((empty, client.getattr(fid).await?.attr.size))
     });
     assert_eq!(sizes, Ok((0, BYTES as u64)));
     assert_eq!((osts_asked(&mut c, first), sent(&mut c, first, "mds_getattr")), (glimpses, asked));
@@ -232,7 +232,7 @@ fn opens_survive_what_happens_between_the_revoke_and_the_removal() {
                 _ => s.c.world.cut_some_link(mdt),
             }
         }
-        let removed: Result<(), Errno> = wait(&mut s.c, job);
+        let removed: Result<(), Failure> = wait(&mut s.c, job);
         assert_eq!(removed, Ok(()), "{what}\n{}", s.c.world.trace(80));
         s.check(&what);
     }
@@ -287,7 +287,7 @@ fn opens_are_reported_after_a_recovery_of_any_length() {
         s.c.world.run_for(5 * SEC);
         // It hears of the end of the recovery a little later than the second.
         s.c.world.block_for(s.first, mdt, 5 * SEC + seed * 500 * MS);
-        let removed: Result<(), Errno> = wait(&mut s.c, removed);
+        let removed: Result<(), Failure> = wait(&mut s.c, removed);
         assert_eq!(removed, Ok(()), "seed {seed}");
         s.check(&format!("seed {seed}"));
     }

@@ -4,7 +4,7 @@ mod support;
 
 use nacre_client::{Client, CreateArgs, WriteArgs};
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, LayoutTemplate, OstIndex};
+use nacre_types::{Failure, Fid, LayoutTemplate, OstIndex};
 use std::rc::Rc;
 use support::{FILE, MDT, SEC, caller, new};
 
@@ -35,9 +35,9 @@ async fn make(
     name: &str,
     stripe_count: i32,
     first_ost: i32,
-) -> Result<Vec<OstIndex>, Errno> {
+) -> Result<Vec<OstIndex>, Failure> {
     let fid = client.make(args(name, stripe_count, first_ost)).await?.attr.fid;
-    let layout = client.layout(fid).await?.layout.ok_or(Errno::EIO)?;
+    let layout = client.layout(fid).await?.layout.ok_or(Failure::EIO)?;
     Ok(layout.components.into_iter().flat_map(|c| c.stripes).collect())
 }
 
@@ -68,11 +68,11 @@ fn a_new_file_waits_for_the_osts_that_it_is_to_be_on() {
         c.world.kill(ost1);
         c.world.run_for(20 * SEC);
         let refused = run(&mut c, SEC, async |client| make(&client, "never", 1, 1).await);
-        assert_eq!(refused, Some(Err(Errno::ENXIO)), "seed {seed}");
+        assert_eq!(refused, Some(Err(Failure::ENXIO)), "seed {seed}");
     }
 }
 
-async fn write(client: &Client, name: &str, first_ost: i32) -> Result<Fid, Errno> {
+async fn write(client: &Client, name: &str, first_ost: i32) -> Result<Fid, Failure> {
     let (entry, handle) = client.create(args(name, 1, first_ost), 2).await?;
     let data = bytes::Bytes::from_static(b"kept");
     let write =
@@ -80,7 +80,7 @@ async fn write(client: &Client, name: &str, first_ost: i32) -> Result<Fid, Errno
     client.write(write).await?;
     client.release(handle, None).await.map(|()| entry.attr.fid)
 }
-async fn read(client: &Client, fid: Fid) -> Result<Vec<u8>, Errno> {
+async fn read(client: &Client, fid: Fid) -> Result<Vec<u8>, Failure> {
     let (_, handle) = client.open(fid, 0, caller()).await?;
     let bytes = client.read(handle, 0, 100).await;
     client.release(handle, None).await?;
@@ -111,10 +111,10 @@ fn a_stopped_ost_is_waited_for_unless_it_was_deactivated() {
         c.world.run_for(30 * SEC);
         assert!(!c.jobs.is_done(waits), "seed {seed}");
         set_active(&mut c, "0");
-        let failed: Option<Result<Vec<u8>, Errno>> = c.jobs.wait(&mut c.world, waits, 3 * SEC);
-        assert_eq!(failed, Some(Err(Errno::EIO)), "seed {seed}");
+        let failed: Option<Result<Vec<u8>, Failure>> = c.jobs.wait(&mut c.world, waits, 3 * SEC);
+        assert_eq!(failed, Some(Err(Failure::EIO)), "seed {seed}");
         let failed = run(&mut c, SEC / 2, async move |client| read(&client, one).await);
-        assert_eq!(failed, Some(Err(Errno::EIO)), "seed {seed}");
+        assert_eq!(failed, Some(Err(Failure::EIO)), "seed {seed}");
         let other = run(&mut c, SEC / 2, async move |client| read(&client, zero).await);
         assert_eq!(other, Some(Ok(b"kept".to_vec())), "seed {seed}");
         set_active(&mut c, "1");
@@ -148,7 +148,7 @@ fn a_close_waits_for_writes_whose_callers_were_killed() {
         let close = c.jobs.start(&mut c.world, mount, async move |client| client.release(handle, None).await);
         c.world.run_for(SEC);
         c.world.pause(ost1, false);
-        let closed: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, close, 30 * SEC);
+        let closed: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, close, 30 * SEC);
         assert_eq!(closed, Some(Ok(())), "seed {seed}");
         c.world.run_for(5 * SEC);
         let fid = entry.attr.fid;
@@ -169,7 +169,7 @@ fn time_in_which_the_servers_stood_still_is_no_outage() {
             c.jobs.start(&mut c.world, mount, async |client| client.make(args("f", 1, -1)).await.map(drop));
         c.world.run_for(20 * SEC);
         servers.iter().for_each(|server| c.world.pause(*server, false));
-        let made: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, job, 30 * SEC);
+        let made: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, job, 30 * SEC);
         assert_eq!(made, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));
     }
 }
@@ -183,7 +183,7 @@ fn a_create_waits_for_the_only_ost_as_long_as_that_is_in_recovery() {
         let (ost, [mount, victim]) = (c.servers[support::OST], [c.mounts[0], c.mounts[1]]);
         for (name, of) in [("a", mount), ("b", victim)] {
             let id = c.jobs.start(&mut c.world, of, async move |client| write(&client, name, -1).await);
-            let written: Result<Fid, Errno> = c.jobs.wait(&mut c.world, id, 30 * SEC).expect("in time");
+            let written: Result<Fid, Failure> = c.jobs.wait(&mut c.world, id, 30 * SEC).expect("in time");
             written.expect("written");
         }
         c.world.kill(victim);
@@ -196,7 +196,7 @@ fn a_create_waits_for_the_only_ost_as_long_as_that_is_in_recovery() {
             c.world.kill(ost);
             c.world.start(ost);
         }
-        let stripes: Option<Result<Vec<OstIndex>, Errno>> = c.jobs.wait(&mut c.world, created, 60 * SEC);
+        let stripes: Option<Result<Vec<OstIndex>, Failure>> = c.jobs.wait(&mut c.world, created, 60 * SEC);
         assert_eq!(stripes, Some(Ok(vec![OstIndex(0)])), "seed {seed}");
     }
 }

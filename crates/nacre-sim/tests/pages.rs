@@ -7,7 +7,7 @@ use nacre_client::Client;
 use nacre_sim::cluster::Cluster;
 use nacre_sim::kernel::Kernel;
 use nacre_sim::mount::JobId;
-use nacre_types::{Errno, Fid, OpenHandle, SetAttr};
+use nacre_types::{Failure, Fid, OpenHandle, SetAttr};
 use std::rc::Rc;
 use support::{MDT, OST, SEC, caller, create, on_devices, run, wait, write};
 
@@ -21,7 +21,7 @@ fn with_pages(seed: u64) -> (Cluster, Fid, OpenHandle) {
         let (fid, handle) = create(&client, "read").await?;
         write(&client, handle, 0, vec![1; BYTES]).await?;
         client.release(handle, None).await?;
-        Ok::<_, Errno>(fid)
+        Ok::<_, Failure>(fid)
     });
     let fid = made.expect("written");
     c.world.run_for(SEC);
@@ -30,13 +30,13 @@ fn with_pages(seed: u64) -> (Cluster, Fid, OpenHandle) {
         client.getattr(fid).await?;
         let opened = Kernel::of(&client).open(&client, fid).await?;
         through(&client, opened.0, fid).await?;
-        Ok::<_, Errno>(opened)
+        Ok::<_, Failure>(opened)
     });
     let (handle, is_cached) = opened.expect("read");
     assert!(is_cached, "seed {seed}: nobody writes");
     (c, fid, handle)
 }
-async fn through(client: &Client, handle: OpenHandle, fid: Fid) -> Result<Vec<u8>, Errno> {
+async fn through(client: &Client, handle: OpenHandle, fid: Fid) -> Result<Vec<u8>, Failure> {
     Kernel::of(client).read(client, handle, fid, 0, 2 * BYTES).await
 }
 /// The first byte and the length of what is read through the handle of the first mount.
@@ -46,7 +46,7 @@ fn begin_read(c: &mut Cluster, handle: OpenHandle, fid: Fid) -> JobId {
         through(&client, handle, fid).await.map(|bytes| (bytes[0], bytes.len()))
     })
 }
-fn read(c: &mut Cluster, handle: OpenHandle, fid: Fid) -> Result<(u8, usize), Errno> {
+fn read(c: &mut Cluster, handle: OpenHandle, fid: Fid) -> Result<(u8, usize), Failure> {
     let job = begin_read(c, handle, fid);
     wait(c, job)
 }
@@ -91,7 +91,7 @@ fn pages_are_used_while_nobody_writes_and_again_afterwards() {
             client.getattr(fid).await?;
             let opened = Kernel::of(&client).open(&client, fid).await?;
             through(&client, opened.0, fid).await?;
-            Ok::<_, Errno>(opened)
+            Ok::<_, Failure>(opened)
         });
         let (handle, is_cached) = again.expect("opened");
         assert!(is_cached, "seed {seed}");
@@ -163,7 +163,7 @@ fn who_writes_on_the_same_mount_ends_the_use_of_pages() {
         let opened = run(&mut c, first, async move |client| {
             let (_, writing) = client.open(fid, 2, caller()).await?;
             Kernel::of(&client).writes(fid);
-            Ok::<_, Errno>(writing)
+            Ok::<_, Failure>(writing)
         });
         let writing = opened.expect("opened");
         assert_eq!(read(&mut c, handle, fid), Ok((1, BYTES)), "seed {seed}");
@@ -246,7 +246,7 @@ fn a_lock_is_returned_while_a_read_waits_for_its_ost() {
         let written =
             run(&mut c, second, async move |client| write(&client, writing, 0, vec![2; BYTES]).await);
         assert!(written.is_ok());
-        let early: Result<(u8, usize), Errno> = wait(&mut c, waiting);
+        let early: Result<(u8, usize), Failure> = wait(&mut c, waiting);
         assert!(matches!(early, Ok((1 | 2, BYTES))), "seed {seed}: {early:?}");
         assert_eq!(read(&mut c, handle, fid), Ok((2, BYTES)), "seed {seed}\n{}", c.world.trace(60));
     }
@@ -276,7 +276,7 @@ fn pages_are_not_used_beyond_the_lease() {
         } else {
             assert!(!c.jobs.is_done(reading), "seed {seed}: it cannot know");
         }
-        let seen: Result<(u8, usize), Errno> = wait(&mut c, reading);
+        let seen: Result<(u8, usize), Failure> = wait(&mut c, reading);
         assert_eq!(seen, Ok((2, BYTES)), "seed {seed}\n{}", c.world.trace(80));
     }
 }
@@ -308,7 +308,7 @@ fn a_writer_that_is_evicted_leaves_no_old_pages() {
         let opened = run(&mut c, second, async move |client| {
             let (_, handle) = client.open(fid, 2, caller()).await?;
             write(&client, handle, 0, vec![2; BYTES]).await?;
-            Ok::<_, Errno>(handle)
+            Ok::<_, Failure>(handle)
         });
         let writing = opened.expect("written");
         assert_eq!(read(&mut c, handle, fid), Ok((2, BYTES)), "seed {seed}");
@@ -321,8 +321,8 @@ fn a_writer_that_is_evicted_leaves_no_old_pages() {
             write(&client, writing, 0, vec![3; BYTES]).await
         });
         c.world.pause(second, false);
-        let written: Result<u32, Errno> = wait(&mut c, later);
-        if written == Err(Errno::EIO) {
+        let written: Result<u32, Failure> = wait(&mut c, later);
+        if written == Err(Failure::EIO) {
             // It was asked for before the mount learned of the eviction.
             assert_eq!(read(&mut c, handle, fid), Ok((2, BYTES)), "seed {seed}\n{}", c.world.trace(80));
             let again =

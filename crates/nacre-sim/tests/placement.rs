@@ -5,7 +5,7 @@ mod support;
 use nacre_client::{Client, CreateArgs, WriteArgs};
 use nacre_node::{FileId, Store, StoreDone, StoreError, StoreOp};
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, LayoutTemplate, OstIndex, SetAttr};
+use nacre_types::{Failure, Fid, LayoutTemplate, OstIndex, SetAttr};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use support::{FILE, SEC, new, run};
@@ -18,7 +18,7 @@ async fn fill(
     name: &str,
     first_ost: i32,
     bytes: usize,
-) -> Result<(OstIndex, usize), Errno> {
+) -> Result<(OstIndex, usize), Failure> {
     let layout = LayoutTemplate { stripe_count: 1, stripe_bytes: 0, first_ost };
     let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, name, FILE) };
     let (entry, handle) = client.create(args, 2).await?;
@@ -33,13 +33,13 @@ async fn fill(
             WriteArgs { handle, offset, append: false, call_bytes: 0, data, kill_suidgid: None, sync: false };
         match client.write(write).await {
             Ok(_) => written += MIB,
-            Err(Errno::ENOSPC) => break Ok(()),
+            Err(Failure::ENOSPC) => break Ok(()),
             Err(error) => break Err(error),
         }
     };
     client.release(handle, None).await?;
-    let layout = client.layout(entry.attr.fid).await?.layout.ok_or(Errno::EIO)?;
-    let ost = layout.components.iter().flat_map(|c| &c.stripes).next().copied().ok_or(Errno::EIO)?;
+    let layout = client.layout(entry.attr.fid).await?.layout.ok_or(Failure::EIO)?;
+    let ost = layout.components.iter().flat_map(|c| &c.stripes).next().copied().ok_or(Failure::EIO)?;
     outcome.map(|()| (ost, written))
 }
 /// Free space of an OST, as `df` shows it.
@@ -49,7 +49,7 @@ async fn avail(client: &Rc<Client>, ost: u32) -> u64 {
     let (_, space) = targets.into_iter().find(|(target, _)| target.ends_with(&name)).expect("the OST");
     space.expect("it replies").bytes_avail
 }
-async fn remove(client: &Rc<Client>, name: &str) -> Result<(), Errno> {
+async fn remove(client: &Rc<Client>, name: &str) -> Result<(), Failure> {
     client.unlink(Fid::ROOT, name.as_bytes(), false, support::caller()).await
 }
 fn cluster(seed: u64) -> Cluster {
@@ -77,7 +77,7 @@ fn large_files_leave_a_full_ost_out_until_it_has_room_again() {
             (placed, fill(&client, "first", 0, MIB).await)
         });
         assert_eq!(placed, vec![Ok((OstIndex(1), 8 * MIB)); 8], "seed {seed}");
-        assert_eq!(refused, Err(Errno::ENOSPC), "seed {seed}: the full OST was asked for by name");
+        assert_eq!(refused, Err(Failure::ENOSPC), "seed {seed}: the full OST was asked for by name");
         run(&mut c, mount, async |client| remove(&client, "full").await).expect("unlinked");
         c.world.run_for(SEC / 5);
         let again = run(&mut c, mount, async |client| fill(&client, "again", 0, 8 * MIB).await);
@@ -104,7 +104,7 @@ fn the_emptier_ost_gets_more_files() {
 
 /// A file grows on a full OST once another file has freed its space, without a pause between: what the freeing waits for
 /// is hurried by the first write that needs it.
-fn grows_into_freed_space(free: impl AsyncFn(Rc<Client>) -> Result<(), Errno> + Copy + Send + 'static) {
+fn grows_into_freed_space(free: impl AsyncFn(Rc<Client>) -> Result<(), Failure> + Copy + Send + 'static) {
     for seed in 1..=3 {
         let mut c = cluster(seed);
         let mount = c.mounts[0];
@@ -136,9 +136,9 @@ fn grows_into_freed_space(free: impl AsyncFn(Rc<Client>) -> Result<(), Errno> + 
             for n in 1..8 {
                 after.push(write(n * 4 * MIB as u64).await);
             }
-            Ok::<_, Errno>((full > 100 * MIB, before, after))
+            Ok::<_, Failure>((full > 100 * MIB, before, after))
         });
-        assert_eq!(written, Ok((true, Err(Errno::ENOSPC), vec![Ok(()); 7])), "seed {seed}");
+        assert_eq!(written, Ok((true, Err(Failure::ENOSPC), vec![Ok(()); 7])), "seed {seed}");
     }
 }
 
@@ -166,9 +166,9 @@ fn a_new_file_finds_the_space_of_a_file_that_was_removed_just_before() {
         fill(&client, "full1", 1, usize::MAX).await?;
         let before = fill(&client, "refused", -1, MIB).await;
         remove(&client, "full1").await?;
-        Ok::<_, Errno>((before, fill(&client, "taken", -1, 8 * MIB).await))
+        Ok::<_, Failure>((before, fill(&client, "taken", -1, 8 * MIB).await))
     });
-    assert_eq!(outcome, Ok((Err(Errno::ENOSPC), Ok((OstIndex(1), 8 * MIB)))));
+    assert_eq!(outcome, Ok((Err(Failure::ENOSPC), Ok((OstIndex(1), 8 * MIB)))));
 }
 
 /// A file that has to lie on the full OST finds it, too, although another one has room.
@@ -181,9 +181,9 @@ fn a_new_file_with_a_fixed_ost_finds_the_space_of_a_file_that_was_removed_just_b
             fill(&client, "full", 0, usize::MAX).await?;
             let before = fill(&client, "refused", 0, MIB).await;
             remove(&client, "full").await?;
-            Ok::<_, Errno>((before, fill(&client, "taken", 0, 8 * MIB).await))
+            Ok::<_, Failure>((before, fill(&client, "taken", 0, 8 * MIB).await))
         });
-        assert_eq!(outcome, Ok((Err(Errno::ENOSPC), Ok((OstIndex(0), 8 * MIB)))), "seed {seed}");
+        assert_eq!(outcome, Ok((Err(Failure::ENOSPC), Ok((OstIndex(0), 8 * MIB)))), "seed {seed}");
     }
 }
 
@@ -207,9 +207,9 @@ fn space_that_is_freed_on_one_ost_is_there_for_the_others_on_its_device() {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             client.setattr(fid, set, support::caller()).await?;
             let (_, again) = fill(&client, "again", 1, 60 * MIB).await?;
-            Ok::<_, Errno>((half, full, made.0, made.1 > 30 * MIB, again))
+            Ok::<_, Failure>((half, full, made.0, made.1 > 30 * MIB, again))
         });
-        let expected = (60 * MIB, Err(Errno::ENOSPC), OstIndex(1), true, 60 * MIB);
+        let expected = (60 * MIB, Err(Failure::ENOSPC), OstIndex(1), true, 60 * MIB);
         assert_eq!(outcome, Ok(expected), "seed {seed}");
     }
 }
@@ -227,7 +227,7 @@ fn statfs_shows_the_space_of_a_file_that_was_removed_just_before() {
             let after = client.statfs().await?.bytes_avail;
             fill(&client, "file", 0, 60 * MIB).await?;
             remove(&client, "file").await?;
-            Ok::<_, Errno>((before, after, avail(&client, 0).await))
+            Ok::<_, Failure>((before, after, avail(&client, 0).await))
         })
         .expect("written and removed");
         assert!(after >= before + 60 * MIB as u64, "seed {seed}: {before} bytes, then {after}");

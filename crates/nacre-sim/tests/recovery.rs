@@ -6,7 +6,7 @@ use nacre_client::Client;
 use nacre_node::Event;
 use nacre_sim::cluster::Cluster;
 use nacre_sim::{DieAt, NodeId};
-use nacre_types::{Errno, Fid};
+use nacre_types::{Failure, Fid};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockType};
 use std::collections::BTreeSet;
 use support::{DIR, FILE, MDT, MS, OST, SEC, caller, create, make, on_devices as cluster, read, run, write};
@@ -47,7 +47,7 @@ fn acknowledged_changes_of_two_mounts_survive_the_loss_of_the_machine_of_the_mdt
                     last = next;
                 }
                 expected.insert(last);
-                Ok::<_, Errno>(expected)
+                Ok::<_, Failure>(expected)
             }));
         }
         let mut losses = 0;
@@ -63,7 +63,7 @@ fn acknowledged_changes_of_two_mounts_survive_the_loss_of_the_machine_of_the_mdt
         }
         let mut expected = BTreeSet::new();
         for job in jobs {
-            let done: Option<Result<BTreeSet<String>, Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+            let done: Option<Result<BTreeSet<String>, Failure>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
             match done {
                 Some(Ok(names)) => expected.extend(names),
                 other => panic!("seed {seed}: {other:?} {:?}\n{}", c.world.fatal, c.world.trace(80)),
@@ -103,7 +103,7 @@ fn acknowledged_data_survives_the_loss_of_the_machine_of_its_ost() {
             for i in 0..50u64 {
                 write(&client, handle, i * 3000, vec![i as u8; 3000]).await?;
             }
-            Ok::<_, Errno>(fid)
+            Ok::<_, Failure>(fid)
         });
         let fid = fid.expect("written");
         let pause = c.world.rng().below(1_500_000_000);
@@ -148,7 +148,7 @@ fn dependent_change_survives(seed: u64, rule: bool) -> bool {
     c.power_loss(MDT);
     c.world.heal(mdt, a);
     c.world.start_later(mdt, 100_000_000);
-    let made: Option<Result<Fid, Errno>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
+    let made: Option<Result<Fid, Failure>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
     let x = made.expect("A gets its reply in the end").expect("X is made");
     run(&mut c, b, async move |client| client.lookup(x, b"f").await.is_ok())
 }
@@ -182,7 +182,7 @@ fn a_change_that_began_before_the_other_client_came_is_not_built_upon_too_early(
             for _ in 0..300 {
                 client.setxattr(support::xattr(x, b"user.x", &[1; 60_000])).await?;
             }
-            Ok::<_, Errno>((x, deep))
+            Ok::<_, Failure>((x, deep))
         })
         .expect("made");
         support::without_cache(&mut c);
@@ -214,7 +214,7 @@ fn a_change_that_began_before_the_other_client_came_is_not_built_upon_too_early(
         c.power_loss(MDT);
         c.world.heal(mdt, a);
         c.world.start_later(mdt, 100_000_000);
-        let moved: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
+        let moved: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
         assert_eq!(moved, Some(Ok(())));
         let there = run(&mut c, b, async move |client| client.lookup(x, b"f").await.map(drop));
         assert_eq!(there, Ok(()), "seed {seed}\n{}", c.world.trace(60));
@@ -240,7 +240,7 @@ fn a_mount_that_slept_beyond_its_lease_does_not_write_under_a_lock_it_has_lost()
             let (_, handle) = client.open(fid, 2, caller()).await?;
             client.flock(handle, lock(1), false).await?;
             write(&client, handle, 0, vec![1; 100]).await?;
-            Ok::<_, Errno>((fid, handle))
+            Ok::<_, Failure>((fid, handle))
         })
         .expect("locked and written");
         c.world.pause(sleeper, true);
@@ -253,7 +253,7 @@ fn a_mount_that_slept_beyond_its_lease_does_not_write_under_a_lock_it_has_lost()
         c.world.pause(sleeper, false);
         let late = run(&mut c, sleeper, async move |client| write(&client, mine, 0, vec![3; 100]).await);
         let found = read(&mut c, other, fid).expect("readable");
-        assert_eq!((late, found), (Err(Errno::EIO), vec![2; 100]), "seed {seed}\n{}", c.world.trace(60));
+        assert_eq!((late, found), (Err(Failure::EIO), vec![2; 100]), "seed {seed}\n{}", c.world.trace(60));
     }
 }
 

@@ -5,18 +5,18 @@ mod support;
 
 use nacre_client::{Client, MetadataChange};
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, LayoutTemplate, SetAttr};
+use nacre_types::{Failure, Fid, LayoutTemplate, SetAttr};
 use std::rc::Rc;
 use support::{DIR, FILE, MDT, MS, SEC, caller, make, new, on_devices, run};
 
 const SYMLINK: u32 = 0o120777;
 const FIFO: u32 = 0o010644;
 /// The first mount makes a change of `x` (or makes it) and does not hear of it; the second removes every name of it.
-fn removed_before_the_resend<T: Send + 'static, F: Future<Output = Result<T, Errno>> + 'static>(
+fn removed_before_the_resend<T: Send + 'static, F: Future<Output = Result<T, Failure>> + 'static>(
     seed: u64,
     there: bool,
     change: impl FnOnce(Rc<Client>, Fid) -> F + Send + 'static,
-) -> (Cluster, Result<T, Errno>) {
+) -> (Cluster, Result<T, Failure>) {
     let mut c = on_devices(seed, 2);
     let [first, second] = [c.mounts[0], c.mounts[1]];
     let mdt = c.servers[MDT];
@@ -35,14 +35,14 @@ fn removed_before_the_resend<T: Send + 'static, F: Future<Output = Result<T, Err
             let directory = entry.file_type == nacre_types::FileType::Directory;
             client.unlink(Fid::ROOT, &entry.name, directory, caller()).await?;
         }
-        Ok::<_, Errno>(page.entries.len())
+        Ok::<_, Failure>(page.entries.len())
     });
     assert!(removed.is_ok_and(|names| names > 0), "seed {seed}: the change is made");
     for _ in 0..12 {
         c.world.cut_some_link(first);
     }
     c.world.heal(mdt, first);
-    let done: Option<Result<T, Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+    let done: Option<Result<T, Failure>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
     let names = run(&mut c, second, async |client| client.readdir(Fid::ROOT, 2, 100, false).await);
     assert_eq!(names.expect("readable").entries.len(), 0, "seed {seed}: nothing is made again");
     (c, done.expect("the reply comes"))

@@ -5,7 +5,7 @@ mod support;
 
 use nacre_client::Client;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, LayoutTemplate};
+use nacre_types::{Failure, Fid, LayoutTemplate};
 use std::rc::Rc;
 use support::{DIR, FILE, MDT, MS, SEC, caller, make, on_devices, run};
 
@@ -21,7 +21,7 @@ fn settled(seed: u64) -> (Cluster, u64) {
     assert!(room > 0, "seed {seed}");
     (c, room)
 }
-async fn make_file(client: Rc<Client>, dir: Fid) -> Result<Fid, Errno> {
+async fn make_file(client: Rc<Client>, dir: Fid) -> Result<Fid, Failure> {
     make(&client, dir, "f", FILE).await
 }
 
@@ -68,7 +68,7 @@ fn another_layout_gives_the_room_of_the_old_one_back() {
             let template = LayoutTemplate { stripe_count: 1, stripe_bytes: 64 << 10, first_ost: -1 };
             client.set_layout(fid, template, caller()).await?;
         }
-        Ok::<_, Errno>(())
+        Ok::<_, Failure>(())
     });
     changed.expect("changed");
     assert_eq!(reserved(&mut c), room - 1);

@@ -3,7 +3,7 @@
 mod support;
 
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, OpenHandle};
+use nacre_types::{Failure, Fid, OpenHandle};
 use support::{OST, SEC, caller, cluster, create, read, run, write};
 
 /// A new file that both mounts have open; from here on the first one hears nothing.
@@ -38,7 +38,7 @@ fn what_was_written_before_a_kill_survives_the_machine_too() {
             for i in 0..40u64 {
                 write(&client, handle, i * 5000, vec![i as u8; 5000]).await?;
             }
-            Ok::<_, Errno>(fid)
+            Ok::<_, Failure>(fid)
         });
         let fid = fid.expect("written");
         let ost = c.servers[OST];
@@ -93,7 +93,7 @@ fn the_later_write_stays(seed: u64, rule: bool) -> bool {
     });
     acknowledged.expect("B gets its reply");
     lose_the_machine(&mut c);
-    let done: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
+    let done: Option<Result<u32, Failure>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
     assert_eq!(done, Some(Ok(9000)), "seed {seed}");
     read(&mut c, b, fid).expect("readable") == vec![2; 9000]
 }
@@ -126,7 +126,7 @@ fn a_write_in_the_log_whose_reply_was_lost_keeps_its_bytes() {
             if loss == 0 {
                 let second = run(&mut c, b, async move |client| write(&client, at_b, 96, vec![3; 48]).await);
                 assert_eq!(second, Ok(48), "seed {seed}");
-                let done: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
+                let done: Option<Result<u32, Failure>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
                 assert_eq!(done, Some(Ok(48)), "seed {seed}");
             }
         }

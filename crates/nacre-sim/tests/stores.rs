@@ -5,7 +5,7 @@ mod support;
 
 use nacre_sim::NodeId;
 use nacre_sim::cluster::{Cluster, StoreLoss};
-use nacre_types::{Errno, Fid, SetAttr};
+use nacre_types::{Failure, Fid, SetAttr};
 use std::collections::BTreeSet;
 use support::{DIR, MDT, MS, OST, SEC, caller, cluster, create, make, read, run, write};
 
@@ -21,7 +21,7 @@ fn write_files(c: &mut Cluster, mount: NodeId) -> Vec<Fid> {
             for at in (0..LEN).step_by(5000) {
                 write(&client, handle, at as u64, vec![n + 1; 5000]).await?;
             }
-            Ok::<_, Errno>(fid)
+            Ok::<_, Failure>(fid)
         });
         fids.push(fid.expect("written"));
         let pause = c.world.rng().below(150 * MS);
@@ -115,7 +115,7 @@ fn a_target_whose_device_refuses_everything_ends_itself_and_clients_make_good_wh
             for at in (0..LEN).step_by(5000) {
                 write(&client, handle, at as u64, vec![FILES + 1; 5000]).await?;
             }
-            Ok::<_, Errno>(fid)
+            Ok::<_, Failure>(fid)
         });
         let until = c.world.now_ns() + 30 * SEC;
         while c.world.fatal.is_empty() && c.world.now_ns() < until {
@@ -134,7 +134,7 @@ fn a_target_whose_device_refuses_everything_ends_itself_and_clients_make_good_wh
         c.stores[server] = c.devices[server].store();
         c.world.set_store(id, c.stores[server].clone());
         come_back(&mut c, server);
-        let last: Option<Result<Fid, Errno>> = c.jobs.wait(&mut c.world, more, 60 * SEC);
+        let last: Option<Result<Fid, Failure>> = c.jobs.wait(&mut c.world, more, 60 * SEC);
         fids.push(
             last.expect("it ends").unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", c.world.trace(60))),
         );
@@ -167,7 +167,7 @@ fn a_write_whose_mount_dies_while_it_waits_in_the_ost_is_not_begun() {
             write(&client, handle, 2000, vec![2; 100]).await
         });
         c.world.run_for(450 * MS);
-        let ended: Option<Result<u32, Errno>> = c.jobs.take(job);
+        let ended: Option<Result<u32, Failure>> = c.jobs.take(job);
         assert_eq!(ended, None, "seed {seed}: it waits");
         c.world.kill(writer);
         c.world.faults.io_us = (5, 300);
@@ -190,7 +190,7 @@ fn more_data_than_a_mount_keeps_is_right_after_the_store_has_lost_it() {
             for n in 0..CHUNKS {
                 write(&client, handle, u64::from(n) * CHUNK as u64, vec![n + 1; CHUNK]).await?;
             }
-            Ok::<_, Errno>(fid)
+            Ok::<_, Failure>(fid)
         });
         let fid = written.expect("written");
         c.lose_store(OST, loss);
@@ -198,7 +198,9 @@ fn more_data_than_a_mount_keeps_is_right_after_the_store_has_lost_it() {
         for n in 0..CHUNKS {
             let found = run(&mut c, reader, async move |client| {
                 let (_, handle) = client.open(fid, 0, caller()).await?;
-                Ok::<_, Errno>(client.read(handle, u64::from(n) * CHUNK as u64, CHUNK as u32).await?.concat())
+                Ok::<_, Failure>(
+                    client.read(handle, u64::from(n) * CHUNK as u64, CHUNK as u32).await?.concat(),
+                )
             });
             let found = found.expect("readable");
             let wrong = found.iter().filter(|byte| **byte != n + 1).count();

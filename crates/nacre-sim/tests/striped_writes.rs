@@ -7,7 +7,7 @@ use bytes::Bytes;
 use nacre_client::{Client, CreateArgs, WriteArgs};
 use nacre_sim::JobId;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, LayoutTemplate, OpenHandle};
+use nacre_types::{Failure, Fid, LayoutTemplate, OpenHandle};
 use std::rc::Rc;
 use support::{FILE, SEC, caller, cluster, new, run};
 
@@ -28,19 +28,19 @@ fn scene(seed: u64) -> (Cluster, Fid, [OpenHandle; 2]) {
         let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, "f", FILE) };
         let (entry, handle) = client.create(args, 2).await?;
         write(client, handle, 1, false).await?;
-        Ok::<_, Errno>((entry.attr.fid, handle))
+        Ok::<_, Failure>((entry.attr.fid, handle))
     });
     let (fid, one) = made.expect("made");
     let opened = run(&mut c, second, async move |client| client.open(fid, 2, caller()).await);
     (c, fid, [one, opened.expect("opened").1])
 }
-async fn write(client: Rc<Client>, handle: OpenHandle, of: u8, append: bool) -> Result<u32, Errno> {
+async fn write(client: Rc<Client>, handle: OpenHandle, of: u8, append: bool) -> Result<u32, Failure> {
     let data = Bytes::from(vec![of; LEN]);
     client
         .write(WriteArgs { handle, offset: 0, append, call_bytes: 0, data, kill_suidgid: None, sync: false })
         .await
 }
-async fn read(client: Rc<Client>, handle: OpenHandle) -> Result<Vec<u8>, Errno> {
+async fn read(client: Rc<Client>, handle: OpenHandle) -> Result<Vec<u8>, Failure> {
     Ok(client.read(handle, 0, 8 * LEN as u32).await?.concat())
 }
 fn wait<T: 'static>(c: &mut Cluster, job: JobId) -> T {
@@ -84,7 +84,7 @@ fn nobody_reads_half_of_a_write_whose_ost_was_killed() {
                 c.jobs.start(&mut c.world, first, async move |client| write(client, one, 2, false).await);
             c.world.run_for(at);
             let reading = cut_off(&mut c, OSTS[0], &OSTS[..1], async move |client| read(client, two).await);
-            let found: Result<Vec<u8>, Errno> = wait(&mut c, reading);
+            let found: Result<Vec<u8>, Failure> = wait(&mut c, reading);
             let found = found.expect("read");
             assert_eq!(found.len(), LEN, "seed {seed}, cut off after {at} ns");
             assert!(
@@ -94,7 +94,7 @@ fn nobody_reads_half_of_a_write_whose_ost_was_killed() {
                 found[LEN - 1],
                 c.world.trace(60)
             );
-            assert_eq!(wait::<Result<u32, Errno>>(&mut c, writing), Ok(LEN as u32), "seed {seed}");
+            assert_eq!(wait::<Result<u32, Failure>>(&mut c, writing), Ok(LEN as u32), "seed {seed}");
         }
     }
 }
@@ -111,7 +111,7 @@ fn no_append_begins_within_another_whose_osts_were_killed() {
             let other =
                 cut_off(&mut c, OSTS[1], &OSTS, async move |client| write(client, two, 3, true).await);
             for job in [appending, other] {
-                assert_eq!(wait::<Result<u32, Errno>>(&mut c, job), Ok(LEN as u32), "seed {seed}");
+                assert_eq!(wait::<Result<u32, Failure>>(&mut c, job), Ok(LEN as u32), "seed {seed}");
             }
             let found = run(&mut c, first, async move |client| read(client, one).await).expect("read");
             let pieces: Vec<u8> = found.chunks(LEN).map(|piece| piece[0]).collect();
@@ -141,7 +141,7 @@ fn an_ost_that_is_away_for_long_costs_nobody_his_locks_on_another_one() {
     c.world.run_for(100 * SEC);
     c.world.start(away);
     for job in [appending, other] {
-        assert_eq!(wait::<Result<u32, Errno>>(&mut c, job), Ok(LEN as u32));
+        assert_eq!(wait::<Result<u32, Failure>>(&mut c, job), Ok(LEN as u32));
     }
     for mount in [first, second] {
         let evictions = run(&mut c, mount, async |client| {

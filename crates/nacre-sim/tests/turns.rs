@@ -4,13 +4,13 @@ mod support;
 
 use nacre_client::Client;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, SetAttr};
+use nacre_types::{Failure, Fid, SetAttr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::{FILE, MS, SEC, caller, make, on_devices, run, wait};
 
-async fn chmod(client: &Client, fid: Fid, mode: u32) -> Result<(), Errno> {
+async fn chmod(client: &Client, fid: Fid, mode: u32) -> Result<(), Failure> {
     let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
     client.setattr(fid, set, caller()).await.map(drop)
 }
@@ -21,7 +21,7 @@ fn commits(c: &mut Cluster) -> u64 {
     text.expect("it is shown").parse().expect("a number")
 }
 /// Changes an inode again and again, `ways` times at once, until it is told to stop.
-async fn loop_on(client: Rc<Client>, fid: Fid, stop: Arc<AtomicBool>) -> Result<u32, Errno> {
+async fn loop_on(client: Rc<Client>, fid: Fid, stop: Arc<AtomicBool>) -> Result<u32, Failure> {
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
         chmod(&client, fid, 0o600 + count % 8).await?;
@@ -55,7 +55,7 @@ fn a_change_beside_a_mount_that_loops_on_the_same_inode_is_made_within_five_comm
         }
         stop.store(true, Ordering::Relaxed);
         for job in jobs {
-            let count: Result<u32, Errno> = wait(&mut c, job);
+            let count: Result<u32, Failure> = wait(&mut c, job);
             assert!(count.expect("no change fails") > 0, "seed {seed}: the loop goes on as well");
         }
         c.world.run_for(SEC);

@@ -4,13 +4,13 @@ mod support;
 
 use nacre_client::{Client, CreateArgs};
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, OpenHandle};
+use nacre_types::{Failure, Fid, OpenHandle};
 use std::rc::Rc;
 use support::{FILE, MDT, MS, SEC, caller, create, on_devices, read, run, write};
 
 const BYTES: [u8; 5000] = [7; 5000];
 
-async fn unnamed(client: &Rc<Client>) -> Result<(Fid, OpenHandle), Errno> {
+async fn unnamed(client: &Rc<Client>) -> Result<(Fid, OpenHandle), Failure> {
     let args = CreateArgs::new(Fid::ROOT, b"", FILE, caller());
     let (entry, handle) = client.create_unnamed(args, 2).await?;
     assert_eq!(entry.attr.nlink, 0);
@@ -22,7 +22,7 @@ async fn unnamed(client: &Rc<Client>) -> Result<(Fid, OpenHandle), Errno> {
 fn is_there(c: &mut Cluster, fid: Fid) -> bool {
     let second = c.mounts[1];
     let found = run(c, second, async move |client| client.getattr(fid).await.map(drop));
-    assert!(matches!(found, Ok(()) | Err(Errno::ESTALE)), "{found:?}");
+    assert!(matches!(found, Ok(()) | Err(Failure::ESTALE)), "{found:?}");
     found.is_ok()
 }
 
@@ -39,7 +39,7 @@ fn an_unnamed_file_gets_a_name_or_goes_with_its_last_handle() {
             assert_eq!(entry.attr.nlink, 1);
             client.release(handle, None).await?;
             client.release(unused, None).await?;
-            Ok::<_, Errno>((named, other))
+            Ok::<_, Failure>((named, other))
         });
         let pause = c.world.rng().below(12 * MS);
         c.world.run_for(pause);
@@ -50,7 +50,7 @@ fn an_unnamed_file_gets_a_name_or_goes_with_its_last_handle() {
             c.world.kill(mdt);
         }
         c.world.start_later(mdt, 100 * MS);
-        let done: Option<Result<(Fid, Fid), Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+        let done: Option<Result<(Fid, Fid), Failure>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
         let (named, other) = done.expect("ends").expect("succeeds");
         c.world.run_for(3 * SEC);
         assert_eq!(read(&mut c, second, named).as_deref(), Ok(&BYTES[..]), "seed {seed}");
@@ -87,7 +87,7 @@ fn a_file_that_had_a_name_gets_none_again() {
         for fid in [removed, unnamed] {
             links.push(client.link(fid, Fid::ROOT, b"h", caller()).await.map(drop));
         }
-        Ok::<_, Errno>(links)
+        Ok::<_, Failure>(links)
     });
-    assert_eq!(links, Ok(vec![Err(Errno::ENOENT); 2]));
+    assert_eq!(links, Ok(vec![Err(Failure::ENOENT); 2]));
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use nacre_client::{Client, MetadataChange, WriteArgs};
 use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, OpenHandle, SetAttr, mode};
+use nacre_types::{Failure, Fid, OpenHandle, SetAttr, mode};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockType, rename_flags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -38,7 +38,7 @@ fn scene(seed: u64, mounts: u32) -> Scene {
                 pid: 1,
             };
             client.flock(handle, lock, false).await?;
-            Ok::<_, Errno>(handle)
+            Ok::<_, Failure>(handle)
         });
         locked.push(handle.expect("locked"));
     }
@@ -78,7 +78,7 @@ impl Scene {
         });
         match written {
             Ok(_) => false,
-            Err(Errno::EIO) => true,
+            Err(Failure::EIO) => true,
             Err(e) => panic!("{e}"),
         }
     }
@@ -129,7 +129,7 @@ fn a_gap_in_a_shared_directory_does_not_touch_those_who_work_beside_it() {
 }
 
 /// Makes y of x, one way or another.
-async fn build(client: Rc<Client>, dir: Fid, way: u64) -> Result<(), Errno> {
+async fn build(client: Rc<Client>, dir: Fid, way: u64) -> Result<(), Failure> {
     let x = client.lookup(dir, b"x").await?.attr.fid;
     match way % 4 {
         0 => client.rename((dir, b"x"), (dir, b"y"), 0, caller()).await,
@@ -282,9 +282,9 @@ impl Model {
         let top = Inode { dir: true, mode: 0o755, version: 0 };
         Self { inodes: BTreeMap::from([(TOP, top)]), names: BTreeMap::new() }
     }
-    fn dir(&self, node: Node) -> Result<usize, Errno> {
-        let inode = self.inodes.get(&node).ok_or(Errno::ENOENT)?;
-        if inode.dir { Ok(inode.version) } else { Err(Errno::ENOTDIR) }
+    fn dir(&self, node: Node) -> Result<usize, Failure> {
+        let inode = self.inodes.get(&node).ok_or(Failure::ENOENT)?;
+        if inode.dir { Ok(inode.version) } else { Err(Failure::ENOTDIR) }
     }
     fn name(&self, dir: Node, name: &'static str) -> Option<Node> {
         self.names.get(&(dir, name)).map(|(node, _)| *node)
@@ -319,12 +319,12 @@ impl Model {
         self.inodes.get_mut(&node).expect("it is there").version = number;
     }
     /// Does an operation; the versions that it has met.
-    fn apply(&mut self, op: &Op, number: usize) -> Result<Versions, Errno> {
+    fn apply(&mut self, op: &Op, number: usize) -> Result<Versions, Failure> {
         match *op {
             Op::Make { dir, name, is_dir } => {
                 let parent = self.dir(dir)?;
                 if self.name(dir, name).is_some() {
-                    return Err(Errno::EEXIST);
+                    return Err(Failure::EEXIST);
                 }
                 let mode = if is_dir { DIR } else { FILE } & 0o777;
                 self.inodes.insert(number, Inode { dir: is_dir, mode, version: number });
@@ -333,11 +333,11 @@ impl Model {
             }
             Op::Unlink { dir, name, is_dir } => {
                 let parent = self.dir(dir)?;
-                let node = self.name(dir, name).ok_or(Errno::ENOENT)?;
+                let node = self.name(dir, name).ok_or(Failure::ENOENT)?;
                 match (is_dir, self.inodes[&node].dir) {
-                    (true, false) => return Err(Errno::ENOTDIR),
-                    (false, true) => return Err(Errno::EISDIR),
-                    (true, true) if !self.is_empty(node) => return Err(Errno::ENOTEMPTY),
+                    (true, false) => return Err(Failure::ENOTDIR),
+                    (false, true) => return Err(Failure::EISDIR),
+                    (true, true) if !self.is_empty(node) => return Err(Failure::ENOTEMPTY),
                     _ => {}
                 }
                 let met = vec![parent, self.name_version(dir, name), self.version(Some(node))];
@@ -346,23 +346,23 @@ impl Model {
             }
             Op::Rename { from, to, flags } => {
                 let (source_dir, target_dir) = (self.dir(from.0)?, self.dir(to.0)?);
-                let node = self.name(from.0, from.1).ok_or(Errno::ENOENT)?;
+                let node = self.name(from.0, from.1).ok_or(Failure::ENOENT)?;
                 let other = self.name(to.0, to.1);
                 let met = vec![source_dir, target_dir, self.version(Some(node)), self.version(other)];
                 match (flags, other) {
-                    (rename_flags::EXCHANGE, None) => return Err(Errno::ENOENT),
-                    (rename_flags::NOREPLACE, Some(_)) => return Err(Errno::EEXIST),
+                    (rename_flags::EXCHANGE, None) => return Err(Failure::ENOENT),
+                    (rename_flags::NOREPLACE, Some(_)) => return Err(Failure::EEXIST),
                     _ => {}
                 }
                 if from.0 != to.0 && self.inodes[&node].dir && self.below(to.0, node) {
-                    return Err(Errno::EINVAL);
+                    return Err(Failure::EINVAL);
                 }
                 match other {
                     Some(other) if other == node => return Ok(met),
                     Some(other) => {
                         let exchange = flags == rename_flags::EXCHANGE;
                         if from.0 != to.0 && !self.is_empty(other) && self.below(from.0, other) {
-                            return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+                            return Err(if exchange { Failure::EINVAL } else { Failure::ENOTEMPTY });
                         }
                         if exchange {
                             self.names.insert(from, (other, number));
@@ -372,9 +372,9 @@ impl Model {
                             return Ok(met);
                         }
                         match (self.inodes[&node].dir, self.inodes[&other].dir) {
-                            (true, false) => return Err(Errno::ENOTDIR),
-                            (false, true) => return Err(Errno::EISDIR),
-                            (true, true) if !self.is_empty(other) => return Err(Errno::ENOTEMPTY),
+                            (true, false) => return Err(Failure::ENOTDIR),
+                            (false, true) => return Err(Failure::EISDIR),
+                            (true, true) if !self.is_empty(other) => return Err(Failure::ENOTEMPTY),
                             _ => {}
                         }
                         self.take_name(to.0, to.1, number);
@@ -389,13 +389,13 @@ impl Model {
             Op::Link { of, dir, name } => {
                 let parent = self.dir(dir)?;
                 if !self.inodes.contains_key(&of) {
-                    return Err(Errno::ESTALE);
+                    return Err(Failure::ESTALE);
                 }
                 if self.name(dir, name).is_some() {
-                    return Err(Errno::EEXIST);
+                    return Err(Failure::EEXIST);
                 }
                 if self.inodes[&of].dir {
-                    return Err(Errno::EPERM);
+                    return Err(Failure::EPERM);
                 }
                 let met = vec![parent, 0, self.version(Some(of))];
                 self.names.insert((dir, name), (of, number));
@@ -403,7 +403,7 @@ impl Model {
                 Ok(met)
             }
             Op::Chmod { of, mode } => {
-                let inode = self.inodes.get_mut(&of).ok_or(Errno::ESTALE)?;
+                let inode = self.inodes.get_mut(&of).ok_or(Failure::ESTALE)?;
                 let met = vec![inode.version];
                 (inode.mode, inode.version) = (mode, number);
                 Ok(met)
@@ -427,7 +427,7 @@ impl Model {
     }
 }
 
-async fn execute(client: Rc<Client>, op: Op, fids: BTreeMap<Node, Fid>) -> Result<Option<Fid>, Errno> {
+async fn execute(client: Rc<Client>, op: Op, fids: BTreeMap<Node, Fid>) -> Result<Option<Fid>, Failure> {
     let fid = |node: &Node| fids.get(node).copied().expect("operations name inodes that were made");
     match op {
         Op::Make { dir, name, is_dir } => {
@@ -451,7 +451,7 @@ async fn execute(client: Rc<Client>, op: Op, fids: BTreeMap<Node, Fid>) -> Resul
 }
 
 /// What is there, as `Model::tree` says it.
-async fn walk(client: Rc<Client>, top: Fid) -> Result<BTreeMap<String, (u32, usize)>, Errno> {
+async fn walk(client: Rc<Client>, top: Fid) -> Result<BTreeMap<String, (u32, usize)>, Failure> {
     let mut tree = BTreeMap::new();
     let mut todo = vec![(top, String::new())];
     while let Some((dir, path)) = todo.pop() {

@@ -6,7 +6,7 @@
 
 use crate::request::Request;
 use crate::target_core::TargetCore;
-use nacre_types::{Errno, ProtocolOutcome};
+use nacre_types::ProtocolOutcome;
 use nacre_wire::is_expired;
 
 /// See the module. Used up by the transaction of the change.
@@ -36,7 +36,7 @@ impl TargetCore {
     /// [`ProtocolOutcome::ExportGone`]: the export has ended. [`ProtocolOutcome::Abandoned`], which no client sees: the next
     /// copy is executed as if this one had been lost on its way. [`ProtocolOutcome::DeadlinePassed`]: the change was not
     /// applied and will not be.
-    pub fn admit_change<'a>(&self, request: &'a Request) -> Result<Admitted<'a>, Errno> {
+    pub fn admit_change<'a>(&self, request: &'a Request) -> Result<Admitted<'a>, ProtocolOutcome> {
         let mut exports = self.clients().exports_mut();
         let entry = exports.get_mut(request.export).ok_or(ProtocolOutcome::ExportGone)?;
         if request.replayed_transno().is_some() {
@@ -46,10 +46,10 @@ impl TargetCore {
             tracing::debug!(target_name = %self.name, client = %entry.uuid(), xid = %request.header.xid,
                 opcode = ?request.opcode, "not applied: its client has disconnected");
             entry.rpc.abandon(request.header.xid);
-            return Err(ProtocolOutcome::Abandoned.into());
+            return Err(ProtocolOutcome::Abandoned);
         }
         if is_expired(self.clock_ms(), request.header.clock_ms) {
-            return Err(ProtocolOutcome::DeadlinePassed.into());
+            return Err(ProtocolOutcome::DeadlinePassed);
         }
         Ok(Admitted { request })
     }

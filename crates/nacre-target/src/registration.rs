@@ -13,7 +13,7 @@ use core::time::Duration;
 use nacre_node::Effect;
 use nacre_node::{Peer, PeerConfig, RpcError, WaitList};
 use nacre_osd::table;
-use nacre_types::{Errno, FsName, TargetKind, TargetName};
+use nacre_types::{Errno, Failure, FsName, TargetKind, TargetName};
 use nacre_wire::mgs::{ListTargets, RegisterReply, RegisterTarget, TargetList};
 use nacre_wire::target::Role;
 
@@ -127,13 +127,13 @@ impl Registration {
                     REPEAT_INTERVAL
                 }
                 Err(RpcError::Stopped | RpcError::Mismatch) => return,
-                Err(RpcError::Errno(Errno::EPERM)) => {
+                Err(RpcError::Failed(Failure::EPERM)) => {
                     tracing::error!(target_name = %core.name,
                         "the MGS takes no new targets, trying again\nhint: on the machine of the MGS: \
                          nacre lctl set_param mgs.MGS.register=open");
                     RETRY_INTERVAL
                 }
-                Err(RpcError::Errno(Errno::EACCES)) => {
+                Err(RpcError::Failed(Failure::EACCES)) => {
                     tracing::error!(target_name = %core.name,
                         "the MGS knows this target with another secret, which is in its store: is this a copy of it?");
                     RETRY_INTERVAL
@@ -157,8 +157,7 @@ impl Registration {
         let TargetName::Of { fs, kind, index } = &core.name else { return Err(RpcError::Stopped) };
         // Read first: the MGS must never remember a number that is higher than the store's.
         let committed = core.osd.last_committed();
-        let first =
-            core.osd.scan(table::OBJECT, &[], &[], 1).await.map_err(|e| RpcError::Errno(Errno::from(e)))?;
+        let first = core.osd.scan(table::OBJECT, &[], &[], 1).await.map_err(Errno::from)?;
         let request = RegisterTarget {
             fs: fs.clone(),
             kind: *kind,

@@ -11,7 +11,7 @@ use core::future::Future;
 use nacre_node::Event;
 use nacre_osd::OsdConfig;
 use nacre_rpc::ReplyRecord;
-use nacre_types::{ClientUuid, Errno, Xid};
+use nacre_types::{ClientUuid, Errno, Failure, Xid};
 use nacre_wire::Opcode;
 use nacre_wire::params::BoundParam;
 use nacre_wire::target::StatfsReply;
@@ -43,7 +43,7 @@ pub trait Service: Sized + 'static {
     }
 
     /// Handles an admitted request that was not executed before.
-    fn handle(self: Rc<Self>, request: Rc<Request>) -> impl Future<Output = Result<Reply, Errno>>;
+    fn handle(self: Rc<Self>, request: Rc<Request>) -> impl Future<Output = Result<Reply, Failure>>;
 
     /// Reconstructs the reply of a request that was executed before, from its record and the present rows.
     fn reconstruct(

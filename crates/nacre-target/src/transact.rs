@@ -10,7 +10,7 @@ use crate::target_core::TargetCore;
 use core::mem;
 use nacre_osd::{Pins, Reservation, Tx, table};
 use nacre_rpc::ReplyRecord;
-use nacre_types::{Codec, Errno, ProtocolOutcome, Transno};
+use nacre_types::{Codec, Errno, Failure, ProtocolOutcome, Transno};
 
 /// Rows that a reply record adds to a transaction.
 pub const RECORD_ROWS: u32 = 1;
@@ -29,8 +29,8 @@ impl TargetCore {
         admitted: Admitted<'_>,
         pins: &Pins,
         reservation: Reservation,
-        change: impl FnOnce(&mut Tx<'_>) -> Result<T, Errno>,
-    ) -> Result<(Transno, T), Errno> {
+        change: impl FnOnce(&mut Tx<'_>) -> Result<T, Failure>,
+    ) -> Result<(Transno, T), Failure> {
         let request = admitted.request();
         let (tag, xid) = (request.header.tag, request.header.xid);
         let (keeps_record, has_rows) = {
@@ -66,7 +66,7 @@ impl TargetCore {
                 }
                 written = Some(record);
             }
-            Ok::<T, Errno>(value)
+            Ok::<T, Failure>(value)
         })?;
         if let Some(entry) = self.clients().exports_mut().get_mut(request.export) {
             if let Some(record) = written {

@@ -7,7 +7,7 @@ use common::{Jobs, SEC, TARGET, add, add_client, ledger};
 use nacre_node::{ConnId, Ctx, Effect, Event, Logic, Origin, RpcError};
 use nacre_sim::{NodeId, World};
 use nacre_target::ClientRow;
-use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Secret, Xid};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Failure, Generation, Secret, Xid};
 use nacre_wire::target::{Connect, Disconnect, GetParams, RecoveryRows, Role, SetParam};
 use nacre_wire::{Frame, Header, Kind, Opcode};
 use std::any::Any;
@@ -113,7 +113,7 @@ fn hears(w: &mut World, frames: Vec<Vec<Frame>>) -> Vec<String> {
 
 fn impostor_is_refused(w: &mut World) {
     let said = hears(w, vec![vec![connect(1, Secret::new([66; 16]), "evil"), disconnect()]]);
-    assert_eq!(said, [format!("status {}", Errno::EACCES.0), "closed".into()]);
+    assert_eq!(said, [format!("status {}", Errno::EACCES.number()), "closed".into()]);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn only_the_administrator_on_the_machine_learns_who_the_clients_are_and_nobody_t
     w.kill(tool);
     w.set_origin(tool, Origin::Network);
     w.start(tool);
-    let refused = RpcError::Errno(Errno::EPERM);
+    let refused = RpcError::Failed(Failure::EPERM);
     assert_eq!(rows(&mut jobs, &mut w, tool).expect_err("refused"), refused);
     assert_eq!(params(&mut jobs, &mut w, tool), (false, Err(refused)));
 }

@@ -7,7 +7,7 @@ use common::{Jobs, Ledger, SEC, SLOW, TARGET, add, add_client, config, ledger, s
 use nacre_node::{ConnId, Ctx, Effect, Event, Logic, RpcError};
 use nacre_sim::World;
 use nacre_target::{TargetConfig, TargetIsland};
-use nacre_types::{ConnEpoch, Errno, Xid};
+use nacre_types::{ConnEpoch, Failure, Xid};
 use nacre_wire::ost::{Glimpse, SyncObject};
 use nacre_wire::target::{GetParams, Role, SetParam, Statfs, Sync};
 use nacre_wire::{Frame, Header, Kind, Opcode};
@@ -28,7 +28,7 @@ fn a_client_connects_changes_and_reads() {
     let mut jobs = Jobs::default();
     assert_eq!(jobs.run(&mut w, c, |a| add(a, 5)), Ok(5));
     assert_eq!(jobs.run(&mut w, c, |a| add(a, 7)), Ok(12));
-    assert_eq!(jobs.run(&mut w, c, |a| add(a, 0)), Err(RpcError::Errno(Errno::EINVAL)));
+    assert_eq!(jobs.run(&mut w, c, |a| add(a, 0)), Err(RpcError::Failed(Failure::EINVAL)));
     let total = jobs.run(&mut w, c, async |a| {
         a.peer.call(&Sync {}).await.expect("sync");
         a.peer.call(&Statfs {}).await.expect("statfs").bytes_total

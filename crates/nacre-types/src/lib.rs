@@ -35,7 +35,7 @@ pub use layout::{
     STRIPES_MAX, StripePiece,
 };
 pub use name::Name;
-pub use outcome::ProtocolOutcome;
+pub use outcome::{Failure, ProtocolOutcome};
 pub use samples::{Samples, clocks};
 pub use secret::Secret;
 pub use time::{Instant, Timestamp};

@@ -1,21 +1,18 @@
-//! Outcomes of a request that belong to the protocol, beside the errnos of system calls.
+//! The failure of a request: an errno for the program, or an outcome that belongs to the protocol.
 //!
-//! An outcome is for the protocol of the client (wait, connect again, repeat); no program sees it. It has a number in the
-//! same space as [`Errno`], above every errno of Linux, so the two cannot be confused. Handlers of a server return an
-//! outcome as an [`Errno`] with that number; a reply carries it as a status of its own; [`Errno::for_caller`] converts it
-//! where an error leaves the file system.
+//! An outcome is for the protocol of the client (wait, connect again, repeat); no program sees it. A function whose error is
+//! a [`Failure`] can end with an outcome; one whose error is an [`Errno`] cannot. [`Failure::for_caller`] converts an outcome
+//! where no client can handle it: where an error leaves the file system. In a reply both are numbers; those of outcomes are
+//! above every errno of Linux.
 
-use crate::Errno;
+use crate::{DecodeError, Errno};
 use core::fmt;
-
-/// The highest errno of Linux.
-const ERRNO_MAX: i32 = 4095;
 
 macro_rules! outcomes {
     ($($(#[$m:meta])* $name:ident = $n:literal, $errno:ident, $text:literal;)*) => {
         /// See the module.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr(i32)]
+        #[repr(u16)]
         pub enum ProtocolOutcome { $($(#[$m])* $name = $n),* }
 
         impl ProtocolOutcome {
@@ -68,44 +65,86 @@ impl fmt::Display for ProtocolOutcome {
     }
 }
 
-impl From<ProtocolOutcome> for Errno {
-    fn from(outcome: ProtocolOutcome) -> Self {
-        Errno(outcome as i32)
-    }
+impl core::error::Error for ProtocolOutcome {}
+
+/// The reason why a request failed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Failure {
+    /// The system call fails with this errno.
+    Errno(Errno),
+    /// The protocol of the client handles it.
+    Outcome(ProtocolOutcome),
 }
 
-impl Errno {
-    /// The outcome that this number stands for.
-    pub fn outcome(self) -> Option<ProtocolOutcome> {
-        ProtocolOutcome::from_number(self.0)
-    }
-    /// Whether this number stands for `outcome`.
-    pub fn is(self, outcome: ProtocolOutcome) -> bool {
-        self.0 == outcome as i32
-    }
+impl Failure {
     /// The errno for the program whose system call fails: an outcome becomes the errno nearest to it.
     pub fn for_caller(self) -> Errno {
-        match self.outcome() {
-            Some(outcome) => outcome.errno(),
-            None if (1..=ERRNO_MAX).contains(&self.0) => self,
-            None => Errno::EIO,
+        match self {
+            Self::Errno(errno) => errno,
+            Self::Outcome(outcome) => outcome.errno(),
         }
     }
 }
+
+macro_rules! constants {
+    ($($name:ident = $n:literal, $text:literal;)*) => {
+        /// The errnos, for patterns.
+        impl Failure {
+            $(pub const $name: Failure = Failure::Errno(Errno::$name);)*
+        }
+    };
+}
+crate::errno::errnos!(constants);
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+impl From<ProtocolOutcome> for Failure {
+    fn from(outcome: ProtocolOutcome) -> Self {
+        Self::Outcome(outcome)
+    }
+}
+impl From<DecodeError> for Failure {
+    fn from(error: DecodeError) -> Self {
+        Errno::from(error).into()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Errno(errno) => errno.fmt(f),
+            Self::Outcome(outcome) => outcome.fmt(f),
+        }
+    }
+}
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Errno(errno) => errno.fmt(f),
+            Self::Outcome(outcome) => outcome.fmt(f),
+        }
+    }
+}
+impl core::error::Error for Failure {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn outcomes_are_no_errnos_and_programs_see_errnos_only() {
+    fn outcomes_have_numbers_of_their_own_and_programs_see_errnos_only() {
         for &outcome in ProtocolOutcome::ALL {
-            let carried = Errno::from(outcome);
-            assert!(carried.0 > ERRNO_MAX && carried.symbol().is_none(), "{outcome:?}");
-            assert_eq!((carried.outcome(), carried.is(outcome)), (Some(outcome), true));
-            assert!((1..=ERRNO_MAX).contains(&carried.for_caller().0), "{outcome:?}");
+            let number = outcome as i32;
+            assert_eq!(
+                (Errno::from_number(number), ProtocolOutcome::from_number(number)),
+                (None, Some(outcome))
+            );
+            assert!(Failure::from(outcome).for_caller().symbol().is_some(), "{outcome:?}");
         }
-        assert_eq!(Errno::ESTALE.for_caller(), Errno::ESTALE);
-        assert_eq!((Errno(9999).for_caller(), Errno(-3).for_caller()), (Errno::EIO, Errno::EIO));
+        assert_eq!(Failure::ESTALE.for_caller(), Errno::ESTALE);
+        assert_eq!(core::mem::size_of::<Result<(), Failure>>(), 4);
     }
 }

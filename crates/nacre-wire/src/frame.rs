@@ -312,7 +312,7 @@ mod tests {
         let mut h = Header::new(Kind::Request, 17);
         h.xid = Xid(5);
         h.tag = Tag(3);
-        h.status = Status::from_number(-1);
+        h.status = Status::from_number(4101);
         h.last_stable = Transno(77);
         let frame = Frame::new(h.clone(), alloc::vec![1, 2, 3]);
         let bytes = frame.encode_header(9, sum);

@@ -1,48 +1,50 @@
 //! The status in the header of a reply.
 
-use nacre_types::{Codec, DecodeError, Errno, ProtocolOutcome, Reader, Writer};
+use nacre_types::{Codec, DecodeError, Errno, Failure, ProtocolOutcome, Reader, Writer};
 
-/// The result of a request: success, an errno for the program, or an outcome of the protocol.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// The request was executed.
     Success,
-    /// The system call fails with this errno.
-    Errno(Errno),
-    /// The client's protocol handles it.
-    Outcome(ProtocolOutcome),
+    /// The request failed, or the protocol of its client has to handle an outcome.
+    Failed(Failure),
 }
 
 impl Status {
-    /// The number in the header. A number that this build does not know is taken for an errno.
+    /// The status with this number in the header. A number that is no errno, and that this build does not know as an
+    /// outcome, is EIO.
     pub fn from_number(number: i32) -> Self {
         match (number, ProtocolOutcome::from_number(number)) {
             (0, _) => Self::Success,
-            (_, Some(outcome)) => Self::Outcome(outcome),
-            (number, None) => Self::Errno(Errno(number)),
+            (_, Some(outcome)) => outcome.into(),
+            (number, None) => Errno::from_number(number).unwrap_or(Errno::EIO).into(),
         }
     }
     /// 0, an errno, or the number of an outcome.
     pub fn number(self) -> i32 {
         match self {
             Self::Success => 0,
-            Self::Errno(e) => e.0,
-            Self::Outcome(outcome) => Errno::from(outcome).0,
+            Self::Failed(Failure::Errno(errno)) => errno.number(),
+            Self::Failed(Failure::Outcome(outcome)) => outcome as i32,
         }
     }
-    /// The error, if there is one, with an outcome as [`Errno::from`] carries it.
-    pub fn error(self) -> Option<Errno> {
-        (self != Self::Success).then(|| Errno(self.number()))
+    /// The failure, if it is one.
+    pub fn failure(self) -> Option<Failure> {
+        match self {
+            Self::Success => None,
+            Self::Failed(failure) => Some(failure),
+        }
     }
     /// Whether it is this outcome.
     pub fn is(self, outcome: ProtocolOutcome) -> bool {
-        self == Self::Outcome(outcome)
+        self == outcome.into()
     }
 }
 
-impl From<Errno> for Status {
-    fn from(e: Errno) -> Self {
-        Self::from_number(e.0)
+impl<F: Into<Failure>> From<F> for Status {
+    fn from(failure: F) -> Self {
+        Self::Failed(failure.into())
     }
 }
 

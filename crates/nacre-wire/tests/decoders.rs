@@ -7,7 +7,7 @@ mod messages;
 #[path = "../../../fuzz/support/replay.rs"]
 mod replay;
 
-use nacre_wire::{Opcode, Status};
+use nacre_wire::Opcode;
 use std::fmt::Write;
 
 /// Opcodes whose body is not a request of its own: callbacks, and those without a message yet.
@@ -78,10 +78,12 @@ fn messages_have_their_golden_bytes() {
 /// Every field another value.
 fn header_sample() -> Vec<u8> {
     use nacre_types::{ConnEpoch, Tag, Transno, Xid};
-    use nacre_wire::{Frame, Header, Kind};
+    use nacre_wire::{Frame, HEADER_BYTES, Header, Kind};
+    /// Where the status is: the field is signed, although no status is negative.
+    const STATUS: std::ops::Range<usize> = 16..20;
+    const CHECKSUM: std::ops::RangeFrom<usize> = HEADER_BYTES - 4..;
     let header = Header {
         flags: 0x0102_0304,
-        status: Status::from_number(-5),
         xid: Xid(6),
         tag: Tag(7),
         last_xid: Xid(8),
@@ -95,7 +97,11 @@ fn header_sample() -> Vec<u8> {
     };
     let mut frame = Frame::new(header, vec![1, 2, 3]);
     frame.bulk.push(bytes::Bytes::from_static(b"bulk"));
-    frame.encode_header(0x1718_1920, hostile::sum).to_vec()
+    let mut bytes = frame.encode_header(0x1718_1920, hostile::sum).to_vec();
+    bytes[STATUS].copy_from_slice(&(-5i32).to_le_bytes());
+    let sum = hostile::sum(&bytes[..CHECKSUM.start]);
+    bytes[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
+    bytes
 }
 
 #[test]

@@ -290,8 +290,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a change that reached its OST too late is not sent again",
         "crates/nacre-client/src/locks/under_lease.rs",
         &[(
-            "Err(RpcError::Outcome(ProtocolOutcome::DeadlinePassed)) => {",
-            "Err(RpcError::Outcome(ProtocolOutcome::DeadlinePassed)) if change.open.is_none() => {",
+            "Err(RpcError::Failed(Failure::Outcome(ProtocolOutcome::DeadlinePassed))) => {",
+            "Err(RpcError::Failed(Failure::Outcome(ProtocolOutcome::DeadlinePassed))) if change.open.is_none() => {",
         )],
     )
     .found_by("nacre-sim", "evictions", "a_write_that_reaches_its_ost_after_the_eviction_is_not_made"),

@@ -129,11 +129,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[
             (
                 "        let mut checked = true;\n",
-                "        let mut checked = true;\n        let mut early = Some(admit().map_err(OsdError::Rejected)?);\n",
+                "        let mut checked = true;\n        let mut early = Some(admit()?);\n",
             ),
             (
-                "let admitted = admit().map_err(OsdError::Rejected)?;\n            let (offset, data",
-                "let admitted = match early.take() { Some(a) => a, None => admit().map_err(OsdError::Rejected)? };\n            let (offset, data",
+                "let admitted = admit()?;\n            let (offset, data",
+                "let admitted = match early.take() { Some(a) => a, None => admit()? };\n            let (offset, data",
             ),
         ],
     )

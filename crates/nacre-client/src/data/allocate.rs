@@ -12,7 +12,7 @@ use crate::files::table::Open;
 use crate::locks::under_lease::{Change, NO_LOCK};
 use alloc::vec::Vec;
 use nacre_node::join_all;
-use nacre_types::{Codec, Errno, Extent, LockCookie, OpenHandle};
+use nacre_types::{Codec, Extent, Failure, LockCookie, OpenHandle};
 use nacre_wire::Rpc;
 use nacre_wire::ost::{Allocate, LockMode, Punch, WriteReply};
 
@@ -22,13 +22,13 @@ impl Client {
     /// # Errors
     /// EINVAL for an empty range, EFBIG beyond the largest file, ENOSPC; EIO if the file locks of the handle are lost, or
     /// bytes that are to be kept.
-    pub async fn allocate(&self, handle: OpenHandle, args: AllocateArgs) -> Result<(), Errno> {
+    pub async fn allocate(&self, handle: OpenHandle, args: AllocateArgs) -> Result<(), Failure> {
         let AllocateArgs { offset, len, mode, kill_suidgid } = args;
         let _timing = self.stats.time("fallocate");
         let open = &*self.handle_under_lease(handle).await?;
         let file = &open.file;
         if len == 0 {
-            return Err(Errno::EINVAL);
+            return Err(Failure::EINVAL);
         }
         check_end(offset, len)?;
         if let Some(caller) = &kill_suidgid {
@@ -55,7 +55,7 @@ impl Client {
         open: &Open,
         ranges: &[ObjectRange],
         keep_size: bool,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Failure> {
         let (fid, owner, mtime) = (open.file.fid, open.file.owner(), self.now());
         self.change_ranges(open, ranges, |range, lock| Allocate {
             object: range.of(fid).object,
@@ -70,7 +70,7 @@ impl Client {
         .await
     }
 
-    async fn punch_objects(&self, open: &Open, ranges: &[ObjectRange], frees: bool) -> Result<(), Errno> {
+    async fn punch_objects(&self, open: &Open, ranges: &[ObjectRange], frees: bool) -> Result<(), Failure> {
         if frees {
             open.file.note_freed();
         }
@@ -94,7 +94,7 @@ impl Client {
         open: &Open,
         ranges: &[ObjectRange],
         request: impl Fn(&ObjectRange, LockCookie) -> R,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Failure> {
         let file = &open.file;
         let request = &request;
         self.retry_lost_locks(|first| async move {

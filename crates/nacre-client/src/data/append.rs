@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::RefCell;
 use nacre_node::join_all;
-use nacre_types::{Component, Errno, Extent, Fid, ProtocolOutcome, Timestamp};
+use nacre_types::{Component, Errno, Extent, Failure, Fid, ProtocolOutcome, Timestamp};
 use nacre_wire::ost::{LockMode, ObjectState, Truncate};
 
 /// One object's part of an append.
@@ -68,7 +68,7 @@ impl Client {
         data: &Bytes,
         locks: AppendLocks,
         goes_on: bool,
-    ) -> Result<(Vec<u32>, AppendLocks), Errno> {
+    ) -> Result<(Vec<u32>, AppendLocks), Failure> {
         let begun = RefCell::new(Vec::new());
         let left = RefCell::new(locks);
         self.retry_lost_locks(|first| {
@@ -90,7 +90,7 @@ impl Client {
         component: &Component,
         goes_on: bool,
         interruptible: bool,
-    ) -> Result<AppendLocks, Errno> {
+    ) -> Result<AppendLocks, Failure> {
         let mut locks = Vec::with_capacity(component.stripes.len());
         // No other client gets the locks when an OST is killed: the pieces belong together.
         let persistent = goes_on || component.stripes.len() > 1;
@@ -112,7 +112,7 @@ impl Client {
         data: &Bytes,
         begun: &RefCell<Vec<Part>>,
         mut locks: AppendLocks,
-    ) -> Result<(Vec<u32>, AppendLocks), Errno> {
+    ) -> Result<(Vec<u32>, AppendLocks), Failure> {
         let file = &open.file;
         let mtime = self.now();
         let earlier = begun.borrow().clone();
@@ -131,7 +131,7 @@ impl Client {
             }
         };
         let writes = parts.iter().map(|part| async {
-            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
+            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Failure::EIO)?;
             if part.done {
                 return Ok(());
             }
@@ -161,7 +161,7 @@ impl Client {
         });
         let parts: Vec<Part> = join_all(undone).await;
         if parts.iter().any(|part| part.done) {
-            if !error.is(ProtocolOutcome::LockLost) {
+            if error != ProtocolOutcome::LockLost.into() {
                 tracing::error!(fid = %file.fid, "a failed append could not be taken back: the file has a hole with a piece of it behind");
             }
             begun.replace(parts);
@@ -176,10 +176,10 @@ impl Client {
         parts: &[Part],
         data: &Bytes,
         locks: &[(Rc<Target>, GrantedExtent)],
-    ) -> Result<Remains, Errno> {
+    ) -> Result<Remains, Failure> {
         let mut left = Remains::Place;
         for part in parts {
-            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
+            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Failure::EIO)?;
             let (found, _) = self.read_object(ost, fid, &part.range, held.cookie()).await?;
             let (found, ours) = (found.concat(), stripes::gather(&part.range, data));
             if part.done && found != ours {
@@ -200,7 +200,7 @@ impl Client {
         data: &Bytes,
         locks: &[(Rc<Target>, GrantedExtent)],
         mtime: Timestamp,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Failure> {
         let zeros = Bytes::from(alloc::vec![0; data.len()]);
         tracing::warn!(
             fid = %open.file.fid,
@@ -208,7 +208,7 @@ impl Client {
             "locks were lost under an append and others have appended since: it goes to the end, a hole is where it was begun"
         );
         for part in parts.iter().filter(|part| part.done) {
-            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
+            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Failure::EIO)?;
             self.write_object(ost, open, &part.range, &zeros, held.cookie(), mtime).await?;
         }
         Ok(())
@@ -222,7 +222,7 @@ impl Client {
         part: &Part,
         held: &GrantedExtent,
         mtime: Timestamp,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Failure> {
         let file = &open.file;
         let Laid { object, laid } = part.range.of(file.fid);
         file.note_uncertain(part.range.stripe);

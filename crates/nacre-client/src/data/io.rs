@@ -23,7 +23,8 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_node::join_all;
 use nacre_types::{
-    Caller, Component, Errno, Extent, Fid, LockCookie, OpenHandle, ProtocolOutcome, SetAttr, Timestamp,
+    Caller, Component, Errno, Extent, Failure, Fid, LockCookie, OpenHandle, ProtocolOutcome, SetAttr,
+    Timestamp,
 };
 use nacre_wire::mdt::Setattr;
 use nacre_wire::ost::{LockMode, ObjectState, Read, SyncObject, Write};
@@ -53,7 +54,7 @@ impl Locked {
 
 impl Client {
     /// At most `len` bytes; fewer only at the end of the file.
-    pub async fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> Result<Vec<Bytes>, Errno> {
+    pub async fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> Result<Vec<Bytes>, Failure> {
         let _timing = self.stats.time("read");
         let open = self.handle_under_lease(handle).await?;
         let file = &open.file;
@@ -105,7 +106,7 @@ impl Client {
     }
 
     /// Bytes written (all of them, or an error).
-    pub async fn write(&self, args: WriteArgs) -> Result<u32, Errno> {
+    pub async fn write(&self, args: WriteArgs) -> Result<u32, Failure> {
         let _timing = self.stats.time("write");
         let open = self.handle_under_lease(args.handle).await?;
         let file = &open.file;
@@ -149,7 +150,7 @@ impl Client {
         }
         self.check_lease(&open).await?;
         self.stats.bytes("write_bytes", len);
-        u32::try_from(len).map_err(|_| Errno::EINVAL)
+        u32::try_from(len).map_err(|_| Failure::EINVAL)
     }
 
     /// Whether a change of a file's bytes by this ordinary user may take something away: its groups matter then.
@@ -158,7 +159,7 @@ impl Client {
     }
 
     /// Takes set-id bits and file capabilities away before an ordinary user changes the bytes.
-    pub(crate) async fn kill_privileges(&self, open: &Open, caller: &Caller) -> Result<(), Errno> {
+    pub(crate) async fn kill_privileges(&self, open: &Open, caller: &Caller) -> Result<(), Failure> {
         let file = &open.file;
         if file.loses_privileges(caller) {
             let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
@@ -176,7 +177,7 @@ impl Client {
         open: &Open,
         ranges: Vec<ObjectRange>,
         data: &Bytes,
-    ) -> Result<Vec<u32>, Errno> {
+    ) -> Result<Vec<u32>, Failure> {
         let mtime = self.now();
         if let [range] = ranges.as_slice()
             && range.len <= RPC_BYTES_MAX
@@ -191,13 +192,13 @@ impl Client {
 
     /// Repeats an operation whose locks were lost with their server's process ([`ProtocolOutcome::LockLost`]). The argument of
     /// `operation` tells whether this is the first try: later ones must be completed even if the caller has cancelled.
-    pub(crate) async fn retry_lost_locks<T, F: Future<Output = Result<T, Errno>>>(
+    pub(crate) async fn retry_lost_locks<T, F: Future<Output = Result<T, Failure>>>(
         &self,
         operation: impl Fn(bool) -> F,
-    ) -> Result<T, Errno> {
+    ) -> Result<T, Failure> {
         for number in 1..TRIES {
             match operation(number == 1).await {
-                Err(e) if e.is(ProtocolOutcome::LockLost) => {}
+                Err(Failure::Outcome(ProtocolOutcome::LockLost)) => {}
                 other => return other,
             }
         }
@@ -210,7 +211,7 @@ impl Client {
         ranges: &[ObjectRange],
         lock_mode: LockMode,
         leaves: bool,
-    ) -> Result<Vec<Locked>, Errno> {
+    ) -> Result<Vec<Locked>, Failure> {
         let mut locked = Vec::with_capacity(ranges.len());
         let kept = ranges.len() > 1 && lock_mode != LockMode::Pr;
         for range in ranges {
@@ -229,7 +230,7 @@ impl Client {
         ranges: &[ObjectRange],
         offset: u64,
         end: u64,
-    ) -> Result<(Vec<Bytes>, Timestamp), Errno> {
+    ) -> Result<(Vec<Bytes>, Timestamp), Failure> {
         let locked = self.lock_ranges(file.fid, ranges, LockMode::Pr, true).await?;
         let reads = locked.iter().map(|l| async {
             if l.held.state().size <= l.range.offset {
@@ -268,7 +269,7 @@ impl Client {
         data: &Bytes,
         mtime: Timestamp,
         leaves: bool,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Failure> {
         let locked = self.lock_ranges(open.file.fid, ranges, LockMode::Pw, leaves).await?;
         let writes =
             locked.iter().map(|l| self.write_object(&l.ost, open, &l.range, data, l.held.cookie(), mtime));
@@ -282,7 +283,7 @@ impl Client {
         fid: Fid,
         range: &ObjectRange,
         lock: LockCookie,
-    ) -> Result<FromObject, Errno> {
+    ) -> Result<FromObject, Failure> {
         let Laid { object, laid } = range.of(fid);
         let _room = if lock == NO_LOCK { Some(ost.unlocked_read().await) } else { None };
         let mut data = Vec::new();
@@ -310,7 +311,7 @@ impl Client {
         data: &Bytes,
         lock: LockCookie,
         mtime: Timestamp,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Failure> {
         let file = &open.file;
         let Laid { object, laid } = range.of(file.fid);
         let _room = if lock == NO_LOCK { Some(ost.unlocked_write().await) } else { None };
@@ -337,7 +338,7 @@ impl Client {
     /// The file's bytes and its inode are durable when it returns; fdatasync(2) is the same, since sizes live with the
     /// objects and every inode change is one log record. A handle that has lost its locks fails here: the next step of
     /// its caller (removal of a journal) would change the files of the next holder.
-    pub async fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> Result<(), Errno> {
+    pub async fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> Result<(), Failure> {
         let _timing = self.stats.time("fsync");
         let open = match handle {
             Some(handle) => Some(self.handle_under_lease(handle).await?),
@@ -358,12 +359,12 @@ impl Client {
         }
     }
 
-    async fn sync_objects(&self, fid: Fid, component: &Component, stripes: &[u32]) -> Result<(), Errno> {
+    async fn sync_objects(&self, fid: Fid, component: &Component, stripes: &[u32]) -> Result<(), Failure> {
         let one = |stripe: u32| async move {
-            let Some(&ost) = component.stripes.get(stripe as usize) else { return Err(Errno::EIO) };
+            let Some(&ost) = component.stripes.get(stripe as usize) else { return Err(Failure::EIO) };
             let Laid { object, laid } = Laid::new(component, fid, stripe);
             match self.ost(ost).await?.call(&SyncObject { object, laid }).await {
-                Ok(_) | Err(Errno::ENOENT) => Ok(()),
+                Ok(_) | Err(Failure::ENOENT) => Ok(()),
                 Err(e) => Err(e),
             }
         };
@@ -371,7 +372,7 @@ impl Client {
     }
 
     /// The inode is durable. A sync that would find nothing new of this mount since the last one is left out.
-    async fn sync_inode(&self, file: &FileState) -> Result<(), Errno> {
+    async fn sync_inode(&self, file: &FileState) -> Result<(), Failure> {
         let mdt = self.mdt_of(file.fid).await?;
         let changes = mdt.changes();
         if !file.is_synced_at(changes) {
@@ -382,7 +383,7 @@ impl Client {
     }
 
     /// Everything this mount has completed is durable when it returns (`nacre sync`).
-    pub async fn sync_all(&self) -> Result<(), Errno> {
+    pub async fn sync_all(&self) -> Result<(), Failure> {
         self.root_mdt().await?;
         let mut targets = self.mount.osts();
         targets.extend(self.mount.mdts().iter().map(|mdt| mdt.target().clone()));

@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::data::stripes::Laid;
 use alloc::vec::Vec;
 use nacre_node::join_all;
-use nacre_types::{Errno, OpenHandle};
+use nacre_types::{Failure, OpenHandle};
 use nacre_wire::ost::{Seek, SeekReply};
 
 impl Client {
@@ -16,7 +16,7 @@ impl Client {
     ///
     /// # Errors
     /// ENXIO if there is no data up to the end, or `offset` is not before it; EIO if an object is lost.
-    pub async fn seek(&self, handle: OpenHandle, offset: u64, is_data: bool) -> Result<u64, Errno> {
+    pub async fn seek(&self, handle: OpenHandle, offset: u64, is_data: bool) -> Result<u64, Failure> {
         let _timing = self.stats.time("seek");
         let open = self.handle_under_lease(handle).await?;
         let file = &open.file;
@@ -28,14 +28,14 @@ impl Client {
             match self.ost(ost).await?.call(&seek).await {
                 Ok(reply) => Ok((stripe, start, reply)),
                 // Never written, or removed in the meantime.
-                Err(Errno::ENOENT) => {
+                Err(Failure::ENOENT) => {
                     Ok((stripe, start, SeekReply { found: None, state: Default::default() }))
                 }
                 Err(e) => Err(e),
             }
         };
         let replies = join_all((0u32..).zip(&component.stripes).map(|(stripe, &ost)| one(stripe, ost))).await;
-        let replies: Vec<_> = replies.into_iter().collect::<Result<_, Errno>>()?;
+        let replies: Vec<_> = replies.into_iter().collect::<Result<_, Failure>>()?;
         self.check_lease(&open).await?;
         let sizes = replies.iter().map(|(stripe, _, reply)| component.file_size(*stripe, reply.state.size));
         let size = sizes.max().unwrap_or(0);
@@ -45,10 +45,10 @@ impl Client {
             Some(component.file_size(*stripe, at.saturating_add(1)).saturating_sub(1))
         });
         match places.min() {
-            _ if offset >= size => Err(Errno::ENXIO),
+            _ if offset >= size => Err(Failure::ENXIO),
             Some(at) if !is_data => Ok(at.min(size)),
             Some(at) => Ok(at),
-            None => Err(Errno::ENXIO),
+            None => Err(Failure::ENXIO),
         }
     }
 }

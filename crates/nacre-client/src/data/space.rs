@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::pin::pin;
 use core::time::Duration;
 use nacre_node::join_all;
-use nacre_types::{Errno, Instant};
+use nacre_types::{Errno, Failure, Instant};
 use nacre_wire::target::{Statfs, StatfsReply};
 
 /// How long a reply is waited for: less than `lfs df` waits for all of them.
@@ -24,7 +24,7 @@ const MDT_FIRST: Duration = Duration::from_millis(1500);
 
 impl Client {
     /// Space of the file system.
-    pub async fn statfs(&self) -> Result<StatfsReply, Errno> {
+    pub async fn statfs(&self) -> Result<StatfsReply, Failure> {
         let _timing = self.stats.time("statfs");
         self.root_mdt().await?;
         let mdts = self.mount.mdts();
@@ -44,7 +44,7 @@ impl Client {
 
     /// Space per target, for `lfs df`: (target name, kind is in the name, numbers or why not). ENODATA: the administrator
     /// has set the target inactive here; ENOTCONN: it is down.
-    pub async fn statfs_targets(&self) -> Result<Vec<(String, Result<StatfsReply, Errno>)>, Errno> {
+    pub async fn statfs_targets(&self) -> Result<Vec<(String, Result<StatfsReply, Failure>)>, Errno> {
         let mdts: Vec<_> = self.mount.mdts().iter().map(|mdt| mdt.target().clone()).collect();
         if mdts.is_empty() {
             return Err(Errno::ENOTCONN);
@@ -65,19 +65,19 @@ impl Client {
         &self,
         targets: Vec<Rc<Target>>,
         deadline: Instant,
-    ) -> Vec<(String, Result<StatfsReply, Errno>)> {
+    ) -> Vec<(String, Result<StatfsReply, Failure>)> {
         let ask = |target: Rc<Target>| async move {
             if !target.peer.with_import(|import| import.is_active()) {
-                return (target.name.clone(), Err(Errno::ENODATA));
+                return (target.name.clone(), Err(Failure::ENODATA));
             }
             if !target.peer.is_connected() {
-                return (target.name.clone(), Err(Errno::ENOTCONN));
+                return (target.name.clone(), Err(Failure::ENOTCONN));
             }
             let (promise, reply) = self.ctx.promise();
             let asked = target.clone();
             self.ctx.spawn(async move { promise.fulfil(asked.call(&Statfs {}).await) });
             let reply = self.ctx.timeout(deadline, reply).await;
-            (target.name.clone(), reply.flatten().unwrap_or(Err(Errno::ETIMEDOUT)))
+            (target.name.clone(), reply.flatten().unwrap_or(Err(Failure::ETIMEDOUT)))
         };
         join_all(targets.into_iter().map(ask)).await
     }

@@ -4,23 +4,23 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use nacre_node::Promise;
-use nacre_types::Errno;
+use nacre_types::Failure;
 use nacre_wire::mdt::{BATCH_MAX, Close};
 
 /// A close that waits for a batch.
 pub(crate) struct WaitingClose {
     close: Close,
-    outcome: Promise<Result<(), Errno>>,
+    outcome: Promise<Result<(), Failure>>,
 }
 
 impl WaitingClose {
-    pub(super) fn new(close: Close, outcome: Promise<Result<(), Errno>>) -> Self {
+    pub(super) fn new(close: Close, outcome: Promise<Result<(), Failure>>) -> Self {
         Self { close, outcome }
     }
     pub(super) fn request(&self) -> &Close {
         &self.close
     }
-    pub(super) fn end(self, outcome: Result<(), Errno>) {
+    pub(super) fn end(self, outcome: Result<(), Failure>) {
         self.outcome.fulfil(outcome);
     }
 }

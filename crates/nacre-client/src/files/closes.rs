@@ -18,7 +18,7 @@ use crate::targets::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use nacre_node::join_all;
-use nacre_types::Errno;
+use nacre_types::Failure;
 use nacre_wire::mdt::{Batch, BatchReply, Close};
 use nacre_wire::{Class, Status};
 
@@ -32,7 +32,7 @@ fn is_scarce(mdt: &Target) -> bool {
 
 impl Mdt {
     /// Sends a close, alone or in a batch, and waits for its outcome.
-    pub(crate) async fn send_or_queue_close(self: &Rc<Self>, close: Close) -> Result<(), Errno> {
+    pub(crate) async fn send_or_queue_close(self: &Rc<Self>, close: Close) -> Result<(), Failure> {
         // Attributes that the MDT returns meanwhile are not kept: the close may change the size of the file.
         let _changing = self.cache().begin(Touches::attrs(close.fid));
         if !is_scarce(self) || !knows_batches(self) {
@@ -43,10 +43,10 @@ impl Mdt {
         if let Some(due) = self.closes().due() {
             self.ctx().spawn(self.clone().send_closes(due));
         }
-        ended.await.unwrap_or(Err(Errno::ESHUTDOWN))
+        ended.await.unwrap_or(Err(Failure::ESHUTDOWN))
     }
 
-    async fn send_close(&self, close: &Close) -> Result<(), Errno> {
+    async fn send_close(&self, close: &Close) -> Result<(), Failure> {
         let changing = self.cache().begin(Touches::attrs(close.fid));
         let reply = self.send(self.request(close).flags(self.cache().wanted())).await?;
         changing.replied(&reply.frame, NameEffect::None, None, false);
@@ -65,7 +65,7 @@ impl Mdt {
 }
 
 /// Sends closes together; one result for each.
-async fn send_together(mdt: &Mdt, due: &[WaitingClose]) -> Vec<Result<(), Errno>> {
+async fn send_together(mdt: &Mdt, due: &[WaitingClose]) -> Vec<Result<(), Failure>> {
     if due.len() > 1 && knows_batches(mdt) {
         let operations = due.iter().map(|w| encoded(w.request())).collect();
         let batch = Batch { stop_at_error: false, operations };
@@ -80,12 +80,12 @@ async fn send_together(mdt: &Mdt, due: &[WaitingClose]) -> Vec<Result<(), Errno>
         }
         match reply.map(|reply| reply.body) {
             Ok(BatchReply { results }) if results.len() == due.len() => {
-                let result = |status: Status| status.error().map_or(Ok(()), Err);
+                let result = |status: Status| status.failure().map_or(Ok(()), Err);
                 return results.iter().map(|r| result(r.status)).collect();
             }
-            Ok(_) => return alloc::vec![Err(Errno::EPROTO); due.len()],
+            Ok(_) => return alloc::vec![Err(Failure::EPROTO); due.len()],
             // No close was executed. A full device may have room for one at a time, and closes free room.
-            Err(Errno::ENOSPC) => {}
+            Err(Failure::ENOSPC) => {}
             Err(error) => return alloc::vec![Err(error); due.len()],
         }
     }

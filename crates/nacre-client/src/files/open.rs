@@ -15,7 +15,7 @@ use crate::metadata::namespace::created;
 use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use nacre_types::{Attr, Caller, Errno, Extent, Fid, FileType, Name, OpenHandle, SetAttr, mode};
+use nacre_types::{Attr, Caller, Extent, Failure, Fid, FileType, Name, OpenHandle, SetAttr, mode};
 use nacre_wire::mdt::{
     Close, CreateReply, EntryReply, FlockFamily, NOT_REPORTED, Open as OpenRequest, OpenHow, Written,
     open_flags,
@@ -28,11 +28,11 @@ impl Client {
         &self,
         args: CreateArgs<'_>,
         flags: u32,
-    ) -> Result<(ResolvedInode, OpenHandle), Errno> {
+    ) -> Result<(ResolvedInode, OpenHandle), Failure> {
         let _timing = self.stats.time("create");
         self.check_writable()?;
         if FileType::of_mode(args.mode) != Some(FileType::Regular) {
-            return Err(Errno::EINVAL);
+            return Err(Failure::EINVAL);
         }
         let how =
             OpenHow { handle: self.new_handle(), flags: flags & (open_flags::ACCMODE | open_flags::APPEND) };
@@ -68,11 +68,11 @@ impl Client {
         &self,
         args: CreateArgs<'_>,
         flags: u32,
-    ) -> Result<(ResolvedInode, OpenHandle), Errno> {
+    ) -> Result<(ResolvedInode, OpenHandle), Failure> {
         let _timing = self.stats.time("create");
         self.check_writable()?;
         if FileType::of_mode(args.mode) != Some(FileType::Regular) {
-            return Err(Errno::EINVAL);
+            return Err(Failure::EINVAL);
         }
         let how =
             OpenHow { handle: self.new_handle(), flags: flags & (open_flags::ACCMODE | open_flags::APPEND) };
@@ -89,7 +89,7 @@ impl Client {
         fid: Fid,
         flags: u32,
         caller: Caller,
-    ) -> Result<(ResolvedInode, OpenHandle), Errno> {
+    ) -> Result<(ResolvedInode, OpenHandle), Failure> {
         let _timing = self.stats.time("open");
         if flags & open_flags::ACCMODE != 0 {
             self.check_writable()?;
@@ -133,9 +133,9 @@ impl Client {
     }
 
     /// Last close: `flock_owner` drops that flock; whatever OFD locks the handle has go too.
-    pub async fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Result<(), Errno> {
+    pub async fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Result<(), Failure> {
         let _timing = self.stats.time("close");
-        let open = self.files.remove(handle).ok_or(Errno::EBADF)?;
+        let open = self.files.remove(handle).ok_or(Failure::EBADF)?;
         if open.is_cached() {
             self.mount.pages().closed(open.file.fid);
         }
@@ -167,14 +167,14 @@ impl Client {
         }
     }
 
-    async fn close(&self, open: &Open) -> Result<(), Errno> {
+    async fn close(&self, open: &Open) -> Result<(), Failure> {
         let (dirty, closed) = self.send_close(open).await;
-        if dirty && matches!(closed, Err(Errno::EBADF | Errno::EIO)) {
+        if dirty && matches!(closed, Err(Failure::EBADF | Failure::EIO)) {
             self.reopen_and_close(open).await;
         }
         match closed {
             // Evicted before it came to the MDT: the open went with the export.
-            Err(Errno::EBADF) => Ok(()),
+            Err(Failure::EBADF) => Ok(()),
             other => other,
         }
     }
@@ -204,12 +204,12 @@ impl Client {
     }
 
     /// Sends the close; returns whether the file was written, and the outcome.
-    async fn send_close(&self, open: &Open) -> (bool, Result<(), Errno>) {
+    async fn send_close(&self, open: &Open) -> (bool, Result<(), Failure>) {
         let file = &open.file;
         let dirty = open.is_writer() && file.is_dirty();
         let mdt = match self.mdt_of(file.fid).await {
             Ok(mdt) => mdt,
-            Err(error) => return (dirty, Err(error)),
+            Err(error) => return (dirty, Err(error.into())),
         };
         mdt.late_opens().reported(open).await;
         if mdt.late_opens().remove(open) {
@@ -239,7 +239,7 @@ impl Client {
     }
 
     /// Sends a close with the access time that the MDT has not recorded.
-    async fn close_accessed(&self, mdt: &Rc<Mdt>, file: &FileState, close: Close) -> Result<(), Errno> {
+    async fn close_accessed(&self, mdt: &Rc<Mdt>, file: &FileState, close: Close) -> Result<(), Failure> {
         let atime = file.accessed.pending();
         mdt.send_or_queue_close(Close { atime, ..close }).await?;
         if let Some(atime) = atime {

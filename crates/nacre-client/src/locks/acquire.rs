@@ -5,7 +5,7 @@ use crate::data::stripes::Laid;
 use crate::locks::extents::{ExtentRequest, GrantedExtent};
 use crate::targets::target::Target;
 use alloc::rc::Rc;
-use nacre_types::{Errno, Extent};
+use nacre_types::{Extent, Failure};
 use nacre_wire::ost::LockMode;
 
 impl Client {
@@ -19,7 +19,7 @@ impl Client {
         extent: Extent,
         persistent: bool,
         interruptible: bool,
-    ) -> Result<GrantedExtent, Errno> {
+    ) -> Result<GrantedExtent, Failure> {
         let request =
             ExtentRequest::new(object, mode, extent).persistent(persistent).interruptible(interruptible);
         self.locks.acquire(&self.ctx, self.new_cookie(), ost, request).await

@@ -14,7 +14,7 @@ use alloc::rc::Rc;
 use core::cell::RefCell;
 use nacre_node::Ctx;
 use nacre_types::Codec;
-use nacre_types::{Errno, Extent, Fid, LockCookie, ObjectId};
+use nacre_types::{Extent, Failure, Fid, LockCookie, ObjectId};
 use nacre_wire::Opcode;
 use nacre_wire::ost::{Cancel, Enqueue, LockBlocking, LockGranted, LockMode, ObjectState, Read};
 
@@ -162,7 +162,7 @@ impl ExtentLocks {
         cookie: LockCookie,
         ost: &Rc<Target>,
         request: ExtentRequest,
-    ) -> Result<GrantedExtent, Errno> {
+    ) -> Result<GrantedExtent, Failure> {
         let ExtentRequest { object: Laid { object, laid }, mode, extent, persistent, interruptible } =
             request;
         // Not under the lock: others would wait with this writer for a slow sync of the OST.
@@ -190,8 +190,11 @@ impl ExtentLocks {
                 return Ok(granted);
             }
             let wait = registration.granted();
-            let state =
-                if !interruptible { wait.await } else { ctx.while_wanted(wait).await.ok_or(Errno::EINTR)? };
+            let state = if !interruptible {
+                wait.await
+            } else {
+                ctx.while_wanted(wait).await.ok_or(Failure::EINTR)?
+            };
             if let Some(state) = state {
                 granted.state = state;
                 return Ok(granted);

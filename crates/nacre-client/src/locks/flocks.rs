@@ -7,12 +7,17 @@
 
 use crate::client::Client;
 use crate::files::table::Open;
-use nacre_types::{Errno, Fid, OpenHandle};
+use nacre_types::{Failure, Fid, OpenHandle};
 use nacre_wire::mdt::{FileLock, Flock, FlockCancel, FlockFamily, FlockOutcome, FlockTest, FlockType};
 
 impl Client {
     /// Sets or drops a file lock; with `wait` ends when it is granted or refused, or with EINTR when its caller has ended.
-    pub async fn flock(&self, handle: OpenHandle, lock: FileLock, wait: bool) -> Result<FlockOutcome, Errno> {
+    pub async fn flock(
+        &self,
+        handle: OpenHandle,
+        lock: FileLock,
+        wait: bool,
+    ) -> Result<FlockOutcome, Failure> {
         let _timing = self.stats.time("flock");
         let open = self.files.handle(handle)?;
         if lock.kind != FlockType::Unlock {
@@ -26,7 +31,7 @@ impl Client {
         Ok(outcome)
     }
 
-    async fn outcome_of(&self, open: &Open, lock: FileLock, wait: bool) -> Result<FlockOutcome, Errno> {
+    async fn outcome_of(&self, open: &Open, lock: FileLock, wait: bool) -> Result<FlockOutcome, Failure> {
         let fid = open.file.fid;
         let mdt = self.mdt_of(fid).await?;
         let pending = mdt.flocks().register(&self.ctx, self.new_cookie());
@@ -46,12 +51,12 @@ impl Client {
                     // A restarted MDT does not know whether the grant or the cancel was first. If the lock was granted,
                     // it knows the lock.
                     _ if pending.is_forgotten() => {}
-                    _ => return Err(Errno::EINTR),
+                    _ => return Err(Failure::EINTR),
                 },
             }
             if let Err(error) = self.files.handle(open.handle) {
                 self.withdraw(&request).await;
-                return Err(error);
+                return Err(error.into());
             }
         }
     }
@@ -65,24 +70,24 @@ impl Client {
                 let lock = FileLock { kind: FlockType::Unlock, ..request.lock };
                 mdt.call(&Flock { fid: request.fid, lock, wait: false, cookie: self.new_cookie() }).await?;
             }
-            Ok::<_, Errno>(())
+            Ok::<_, Failure>(())
         };
         if let Err(error) = withdrawn.await
-            && error != Errno::ESHUTDOWN
+            && error != Failure::ESHUTDOWN
         {
             tracing::warn!(fid = %request.fid, %error, "a wait for a file lock could not be withdrawn");
         }
     }
 
     /// Returns a lock that conflicts with `lock`, if there is one.
-    pub async fn flock_test(&self, fid: Fid, lock: FileLock) -> Result<Option<FileLock>, Errno> {
+    pub async fn flock_test(&self, fid: Fid, lock: FileLock) -> Result<Option<FileLock>, Failure> {
         Ok(self.mdt_of(fid).await?.call(&FlockTest { fid, lock }).await?.conflict)
     }
 
     /// close(2) of one descriptor: reports write errors, drops the owner's POSIX locks.
     ///
     /// Writes go straight to the OSTs, so there is no error left to report here.
-    pub async fn flush(&self, handle: OpenHandle, lock_owner: u64) -> Result<(), Errno> {
+    pub async fn flush(&self, handle: OpenHandle, lock_owner: u64) -> Result<(), Failure> {
         let open = self.files.handle(handle)?;
         if !open.file.flocks().were_requested() {
             return Ok(()); // every close comes here
@@ -106,14 +111,14 @@ impl Client {
         for (family, owner) in open.take_lock_owners() {
             open.file.flocks().remove_owner(family, owner);
             if let Err(error) = self.unlock_all(open.file.fid, family, owner).await
-                && error != Errno::ESHUTDOWN
+                && error != Failure::ESHUTDOWN
             {
                 tracing::warn!(fid = %open.file.fid, %error, "the MDT could not drop the locks of a closed file");
             }
         }
     }
 
-    async fn unlock_all(&self, fid: Fid, family: FlockFamily, owner: u64) -> Result<(), Errno> {
+    async fn unlock_all(&self, fid: Fid, family: FlockFamily, owner: u64) -> Result<(), Failure> {
         let lock = FileLock { family, kind: FlockType::Unlock, start: 0, end: u64::MAX, owner, pid: 0 };
         let request = Flock { fid, lock, wait: false, cookie: self.new_cookie() };
         self.mdt_of(fid).await?.call(&request).await.map(|_| ())

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use core::time::Duration;
 use nacre_node::{RpcError, join_all};
 use nacre_types::{
-    Codec, Errno, Fid, Instant, LockCookie, OpenHandle, OstIndex, ProtocolOutcome, TargetName,
+    Codec, Failure, Fid, Instant, LockCookie, OpenHandle, OstIndex, ProtocolOutcome, TargetName,
 };
 use nacre_wire::Rpc;
 use nacre_wire::mdt::{Getattr, Reclaim, ReclaimReply};
@@ -56,16 +56,16 @@ impl<'a> Change<'a> {
 }
 
 /// Any reply renews the lease, or reports the eviction first. EIO: the eviction has ended this very request.
-async fn renew_lease(mdt: &Mdt, fid: Fid) -> Result<(), Errno> {
+async fn renew_lease(mdt: &Mdt, fid: Fid) -> Result<(), Failure> {
     match mdt.call(&Getattr { fid }).await {
-        Ok(_) | Err(Errno::ESTALE) => Ok(()),
+        Ok(_) | Err(Failure::ESTALE) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
 impl Client {
     /// A usable handle for reading or writing.
-    pub(crate) async fn handle_under_lease(&self, handle: OpenHandle) -> Result<Rc<Open>, Errno> {
+    pub(crate) async fn handle_under_lease(&self, handle: OpenHandle) -> Result<Rc<Open>, Failure> {
         let open = self.files.handle(handle)?;
         self.check_lease(&open).await?;
         Ok(open)
@@ -73,13 +73,13 @@ impl Client {
 
     /// Checked again at the end of an operation: if an OST kept it waiting beyond the lease, another client may have had the file
     /// locks when it was executed.
-    pub(crate) async fn check_lease(&self, open: &Open) -> Result<(), Errno> {
+    pub(crate) async fn check_lease(&self, open: &Open) -> Result<(), Failure> {
         self.flock_deadline(open).await.map(drop)
     }
 
     /// Waits until the lease covers the file locks of the handle; returns the time until which no other client can get them.
     /// `None`: the handle has no file locks.
-    async fn flock_deadline(&self, open: &Open) -> Result<Option<Instant>, Errno> {
+    async fn flock_deadline(&self, open: &Open) -> Result<Option<Instant>, Failure> {
         loop {
             open.usable()?;
             if !open.file.flocks().covers(open.handle) {
@@ -95,7 +95,7 @@ impl Client {
 
     /// Waits until the lease of the MDT covers a change, and the MDT knows the handle again after an eviction; returns the
     /// time until which it does not let others cache the bytes.
-    async fn change_deadline(&self, change: &Change<'_>) -> Result<Option<Instant>, Errno> {
+    async fn change_deadline(&self, change: &Change<'_>) -> Result<Option<Instant>, Failure> {
         loop {
             if let Some(open) = change.open {
                 open.usable()?;
@@ -124,7 +124,7 @@ impl Client {
         lock: LockCookie,
         request: &R,
         bulk: Vec<Bytes>,
-    ) -> Result<R::Reply, Errno> {
+    ) -> Result<R::Reply, Failure> {
         let mut turn = None;
         let mut reclaims = 0;
         loop {
@@ -134,7 +134,7 @@ impl Client {
             match ost.send_once(call).await.map(|reply| reply.body) {
                 Err(RpcError::EvictedUnsent) if lock == NO_LOCK => {}
                 Err(RpcError::EvictedUnsent) => return Err(ProtocolOutcome::LockLost.into()),
-                Err(RpcError::Outcome(ProtocolOutcome::DeadlinePassed)) => {
+                Err(RpcError::Failed(Failure::Outcome(ProtocolOutcome::DeadlinePassed))) => {
                     tracing::debug!(
                         target_name = ost.name,
                         "a change was rejected as late by its OST: it is sent again"
@@ -143,7 +143,9 @@ impl Client {
                         turn = Some(ost.resend_turn(lock != NO_LOCK).await);
                     }
                 }
-                Err(RpcError::Errno(Errno::ENOSPC)) if reclaims < RECLAIMS_MAX && self.reclaim(ost).await => {
+                Err(RpcError::Failed(Failure::ENOSPC))
+                    if reclaims < RECLAIMS_MAX && self.reclaim(ost).await =>
+                {
                     reclaims += 1;
                 }
                 other => return other.map_err(|error| ost.explain(R::OPCODE, error)),

@@ -22,7 +22,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use nacre_node::join_all;
 use nacre_types::{
-    Caller, Component, Errno, Extent, Fid, ObjectId, OpenHandle, OstIndex, ProtocolOutcome, SetAttr,
+    Caller, Component, Extent, Failure, Fid, ObjectId, OpenHandle, OstIndex, ProtocolOutcome, SetAttr,
     SizeState, Timestamp,
 };
 use nacre_wire::mdt::{EntryReply, Getattr, ReportSize, Setattr, Written};
@@ -52,11 +52,11 @@ impl ResolvedInode {
 
 impl Client {
     /// Attributes of an inode, with its size.
-    pub async fn getattr(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
+    pub async fn getattr(&self, fid: Fid) -> Result<ResolvedInode, Failure> {
         let _timing = self.stats.time("getattr");
         self.attributes(fid).await
     }
-    pub(crate) async fn attributes(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
+    pub(crate) async fn attributes(&self, fid: Fid) -> Result<ResolvedInode, Failure> {
         let mdt = self.mdt_of(fid).await?;
         let reply = match mdt.cached_inode(fid) {
             Some(entry) => entry,
@@ -66,7 +66,7 @@ impl Client {
     }
 
     /// Changes attributes; a size change cuts the objects.
-    pub async fn setattr(&self, fid: Fid, set: SetAttr, caller: Caller) -> Result<ResolvedInode, Errno> {
+    pub async fn setattr(&self, fid: Fid, set: SetAttr, caller: Caller) -> Result<ResolvedInode, Failure> {
         let _timing = self.stats.time("setattr");
         self.check_writable()?;
         if let Some(size) = set.size {
@@ -91,7 +91,7 @@ impl Client {
         fid: Fid,
         set: SetAttr,
         caller: Caller,
-    ) -> Result<ResolvedInode, Errno> {
+    ) -> Result<ResolvedInode, Failure> {
         let open = self.handle_under_lease(handle).await?;
         let entry = match set.size {
             Some(size) => self.truncate(fid, size, set, caller, Some(&open)).await?,
@@ -108,7 +108,7 @@ impl Client {
     }
     /// Completes a reply of the MDT: asks the OSTs when the MDT does not know the size. When it returns, nothing later is
     /// known of the inode.
-    pub(crate) async fn resolve(&self, reply: EntryReply) -> Result<ResolvedInode, Errno> {
+    pub(crate) async fn resolve(&self, reply: EntryReply) -> Result<ResolvedInode, Failure> {
         let reply = self.settled(reply);
         match self.resolved(&reply) {
             Some(entry) => Ok(entry),
@@ -136,7 +136,7 @@ impl Client {
             OwnChanges::States(states) => Some(self.with_objects(reply, component, &states)),
         }
     }
-    async fn resolve_at_osts(&self, mut reply: EntryReply) -> Result<ResolvedInode, Errno> {
+    async fn resolve_at_osts(&self, mut reply: EntryReply) -> Result<ResolvedInode, Failure> {
         let fid = reply.attr.fid;
         let Some(component) = reply.layout.as_ref().and_then(stripes::only_component).cloned() else {
             return Ok(ResolvedInode::of(&reply));
@@ -163,7 +163,7 @@ impl Client {
     pub(crate) async fn resolve_all(
         &self,
         replies: Vec<Option<EntryReply>>,
-    ) -> Result<Vec<Option<ResolvedInode>>, Errno> {
+    ) -> Result<Vec<Option<ResolvedInode>>, Failure> {
         let mut resolved = Vec::with_capacity(replies.len());
         for reply in &replies {
             resolved.push(reply.as_ref().and_then(|reply| self.resolved(reply)));
@@ -193,13 +193,13 @@ impl Client {
         fid: Fid,
         component: &Component,
         wanted: &[u32],
-    ) -> Result<Vec<ObjectState>, Errno> {
+    ) -> Result<Vec<ObjectState>, Failure> {
         let one = |stripe: u32| async move {
             let ost = component.stripes.get(stripe as usize).copied().unwrap_or(OstIndex(u32::MAX));
             let Laid { object, laid } = Laid::new(component, fid, stripe);
             match self.ost(ost).await?.call(&Glimpse { object, laid }).await {
                 // Removed in the meantime: as empty as one that was never written.
-                Err(Errno::ENOENT) => Ok(ObjectState::default()),
+                Err(Failure::ENOENT) => Ok(ObjectState::default()),
                 other => other,
             }
         };
@@ -217,7 +217,7 @@ impl Client {
         set: SetAttr,
         caller: Caller,
         open: Option<&Open>,
-    ) -> Result<ResolvedInode, Errno> {
+    ) -> Result<ResolvedInode, Failure> {
         let _timing = self.stats.time("truncate");
         let file = self.files.of(fid);
         // Until the MDT has the new size, what it says of the file is not kept.
@@ -234,7 +234,7 @@ impl Client {
         let reply = mdt.change_inode(Touches::inode(fid), &Setattr { fid, set, caller, time: mtime }).await?;
         file.learn(&reply);
         if !is_regular(&reply.attr) {
-            return Err(Errno::EINVAL);
+            return Err(Failure::EINVAL);
         }
         let component = file.component()?;
         let cut = self.truncate_announced((&mdt, evictions), &file, open, (size, mtime), &again);
@@ -252,7 +252,7 @@ impl Client {
         let report = ReportSize { fid, written, truncate: true };
         let reply = match mdt.change_inode(Touches::attrs(fid), &report).await {
             // The MDT has evicted this mount and asked for the size, which may have been before the truncate.
-            Err(Errno::EIO | Errno::EINVAL) => {
+            Err(Failure::EIO | Failure::EINVAL) => {
                 let reply = mdt.change_inode(Touches::inode(fid), &again).await?;
                 self.report_truth(&file, &component, &again).await;
                 reply
@@ -273,20 +273,20 @@ impl Client {
         open: Option<&Open>,
         (size, mtime): (u64, Timestamp),
         again: &Setattr,
-    ) -> Result<(Vec<ObjectState>, Vec<GrantedExtent>), Errno> {
+    ) -> Result<(Vec<ObjectState>, Vec<GrantedExtent>), Failure> {
         let component = file.component()?;
         for _ in 1..TRIES {
             let change = Change::announced(file.fid, open, evictions);
             let cut = || self.truncate_objects(change, file, &component, size, mtime);
             match self.retry_lost_locks(|_| cut()).await {
-                Err(e) if e.is(ProtocolOutcome::DeadlinePassed) => {
+                Err(Failure::Outcome(ProtocolOutcome::DeadlinePassed)) => {
                     evictions = mdt.evictions();
                     mdt.change_inode(Touches::inode(file.fid), again).await?;
                 }
                 done => return done,
             }
         }
-        Err(Errno::EIO)
+        Err(Failure::EIO)
     }
 
     /// Reports the present sizes of the objects: the MDT waits for a report, or has evicted this mount and asked the
@@ -309,7 +309,7 @@ impl Client {
         let again_sent =
             async || self.mdt_of(file.fid).await?.change_inode(Touches::inode(file.fid), again).await;
         let reported = match report().await {
-            Err(Errno::EIO | Errno::EINVAL) => match again_sent().await {
+            Err(Failure::EIO | Failure::EINVAL) => match again_sent().await {
                 Ok(_) => report().await,
                 Err(error) => Err(error),
             },
@@ -329,7 +329,7 @@ impl Client {
         component: &Component,
         size: u64,
         mtime: Timestamp,
-    ) -> Result<(Vec<ObjectState>, Vec<GrantedExtent>), Errno> {
+    ) -> Result<(Vec<ObjectState>, Vec<GrantedExtent>), Failure> {
         let fid = file.fid;
         let mut osts = Vec::with_capacity(component.stripes.len());
         let mut locks = Vec::with_capacity(component.stripes.len());

@@ -13,7 +13,7 @@ use crate::targets::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Caller, Codec, Errno, Fid, Name, SetAttr};
+use nacre_types::{Caller, Codec, Failure, Fid, Name, SetAttr};
 use nacre_wire::Rpc;
 use nacre_wire::mdt::{
     BATCH_MAX, Batch, BatchReply, CreateReply, EntryReply, Link, Rename, Setattr, SubOperation, SubResult,
@@ -77,7 +77,7 @@ impl MetadataChange<'_> {
 }
 
 /// The result of a change: the inode that was created, linked or changed. Its size is the one that the MDT knows.
-pub type Changed = Result<Option<ResolvedInode>, Errno>;
+pub type Changed = Result<Option<ResolvedInode>, Failure>;
 
 pub(crate) fn knows_batches(mdt: &Target) -> bool {
     mdt.peer.with_import(|import| import.features() & features::BATCH != 0)
@@ -98,14 +98,14 @@ impl Client {
         changes: &[MetadataChange<'_>],
         caller: &Caller,
         stop_at_error: bool,
-    ) -> Result<Vec<Changed>, Errno> {
+    ) -> Result<Vec<Changed>, Failure> {
         let _timing = self.stats.time("batch");
         self.check_writable()?;
         if changes
             .iter()
             .any(|change| matches!(change, MetadataChange::Setattr { set, .. } if set.size.is_some()))
         {
-            return Err(Errno::EINVAL);
+            return Err(Failure::EINVAL);
         }
         let mut all = Vec::with_capacity(changes.len());
         let same_mdt =
@@ -128,7 +128,7 @@ impl Client {
             let BatchReply { results } =
                 mdt.change(touches, &request, |_| (NameEffect::Unknown, None, false)).await?;
             if results.len() != some.len() {
-                return Err(Errno::EPROTO);
+                return Err(Failure::EPROTO);
             }
             all.extend(some.iter().zip(results).map(|(change, result)| changed(change, &result)));
         }
@@ -140,7 +140,7 @@ impl Client {
         mdt: &Rc<Mdt>,
         change: &MetadataChange<'_>,
         caller: &Caller,
-    ) -> Result<SubOperation, Errno> {
+    ) -> Result<SubOperation, Failure> {
         let (caller, time) = (caller.clone(), self.now());
         Ok(match change {
             MetadataChange::Make(args) => {
@@ -197,7 +197,7 @@ impl Client {
 }
 
 fn changed(change: &MetadataChange<'_>, result: &SubResult) -> Changed {
-    if let Some(error) = result.status.error() {
+    if let Some(error) = result.status.failure() {
         return Err(error);
     }
     let entry = match change {

@@ -4,7 +4,7 @@
 
 use core::cell::{Cell, RefCell};
 use nacre_node::{Ctx, WaitList};
-use nacre_types::{Errno, Fid, OIDS_PER_SEQ, Oid, Seq};
+use nacre_types::{Failure, Fid, OIDS_PER_SEQ, Oid, Seq};
 
 #[derive(Default)]
 struct Sequences {
@@ -20,7 +20,7 @@ pub(crate) struct FidPool {
     requesting: Cell<bool>,
     /// Counts evictions: a grant that was requested before an eviction is not used after it.
     generation: Cell<u64>,
-    failed: Cell<Option<Errno>>,
+    failed: Cell<Option<Failure>>,
     changed: WaitList,
 }
 
@@ -63,7 +63,7 @@ impl FidPool {
         self.generation.get()
     }
     /// The request has ended. An outcome of an earlier generation is discarded.
-    pub(super) fn end_request(&self, generation: u64, outcome: Result<Seq, Errno>) {
+    pub(super) fn end_request(&self, generation: u64, outcome: Result<Seq, Failure>) {
         self.requesting.set(false);
         if generation == self.generation.get() {
             match outcome {
@@ -74,7 +74,7 @@ impl FidPool {
         self.changed.wake_all();
     }
     /// Waits for the end of a request.
-    pub(super) async fn request_ended(&self) -> Result<(), Errno> {
+    pub(super) async fn request_ended(&self) -> Result<(), Failure> {
         self.changed.wait().await;
         self.failed.take().map_or(Ok(()), Err)
     }

@@ -2,12 +2,12 @@
 
 use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
-use nacre_types::{Errno, Fid, Seq};
+use nacre_types::{Errno, Failure, Fid, Seq};
 use nacre_wire::mdt::GrantSeq;
 
 impl Mdt {
     /// A FID for a new inode of this MDT, never used before.
-    pub(crate) async fn new_fid(self: &Rc<Self>) -> Result<Fid, Errno> {
+    pub(crate) async fn new_fid(self: &Rc<Self>) -> Result<Fid, Failure> {
         loop {
             let fid = self.fids().take();
             if self.fids().wants_more() {
@@ -25,7 +25,8 @@ impl Mdt {
         let generation = self.fids().begin_request();
         let mdt = self.clone();
         self.ctx().spawn(async move {
-            let granted = mdt.call(&GrantSeq {}).await.and_then(|reply| mdt.check_granted(reply.seq));
+            let granted = async { Ok(mdt.check_granted(mdt.call(&GrantSeq {}).await?.seq)?) };
+            let granted = granted.await;
             mdt.fids().end_request(generation, granted);
         });
     }

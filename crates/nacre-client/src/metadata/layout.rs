@@ -5,7 +5,7 @@ use crate::client::Client;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Caller, Errno, Fid, LayoutTemplate};
+use nacre_types::{Caller, Failure, Fid, LayoutTemplate};
 use nacre_wire::mdt::{FidLinks, GetLayout, LayoutReply, SetLayout};
 
 /// Deepest path that is followed upwards; a loop would be damage.
@@ -13,12 +13,17 @@ const DEPTH_MAX: usize = 4096;
 
 impl Client {
     /// Layout of a file, or the template of a directory.
-    pub async fn layout(&self, fid: Fid) -> Result<LayoutReply, Errno> {
+    pub async fn layout(&self, fid: Fid) -> Result<LayoutReply, Failure> {
         self.mdt_of(fid).await?.call(&GetLayout { fid }).await
     }
 
     /// Sets the layout of an empty file, or the template of a directory.
-    pub async fn set_layout(&self, fid: Fid, template: LayoutTemplate, caller: Caller) -> Result<(), Errno> {
+    pub async fn set_layout(
+        &self,
+        fid: Fid,
+        template: LayoutTemplate,
+        caller: Caller,
+    ) -> Result<(), Failure> {
         self.check_writable()?;
         let request = SetLayout { fid, template, caller, time: self.now() };
         let reply = self.mdt_of(fid).await?.change_inode(Touches::inode(fid), &request).await?;
@@ -30,12 +35,12 @@ impl Client {
 
     /// Links of an inode, directory and name: those to which a path leads of which `caller` may learn every name. EACCES if
     /// there are others only.
-    pub async fn links(&self, fid: Fid, caller: &Caller) -> Result<Vec<(Fid, Bytes)>, Errno> {
+    pub async fn links(&self, fid: Fid, caller: &Caller) -> Result<Vec<(Fid, Bytes)>, Failure> {
         Ok(self.found(fid, caller).await?.into_iter().map(|(link, _)| link).collect())
     }
 
     /// The paths of these links from the root, without a leading slash.
-    pub async fn paths(&self, fid: Fid, caller: &Caller) -> Result<Vec<Bytes>, Errno> {
+    pub async fn paths(&self, fid: Fid, caller: &Caller) -> Result<Vec<Bytes>, Failure> {
         if fid == Fid::ROOT {
             return Ok(alloc::vec![Bytes::new()]);
         }
@@ -43,10 +48,10 @@ impl Client {
     }
 
     /// Each link with its path.
-    async fn found(&self, fid: Fid, caller: &Caller) -> Result<Vec<((Fid, Bytes), Bytes)>, Errno> {
+    async fn found(&self, fid: Fid, caller: &Caller) -> Result<Vec<((Fid, Bytes), Bytes)>, Failure> {
         let links = self.links_in_sight(fid, caller).await?;
         if links.is_empty() && fid != Fid::ROOT {
-            return Err(Errno::ENOENT); // open, and without a name
+            return Err(Failure::ENOENT); // open, and without a name
         }
         let closed = !links.is_empty();
         let mut directories: BTreeMap<Fid, (Fid, Bytes)> = BTreeMap::new();
@@ -54,14 +59,14 @@ impl Client {
         for (parent, name) in links {
             match self.path_of(parent, name.clone(), caller, &mut directories).await {
                 Ok(path) => found.push(((parent, name), path)),
-                Err(Errno::EACCES) => {}
+                Err(Failure::EACCES) => {}
                 Err(error) => return Err(error),
             }
         }
-        if found.is_empty() && closed { Err(Errno::EACCES) } else { Ok(found) }
+        if found.is_empty() && closed { Err(Failure::EACCES) } else { Ok(found) }
     }
     /// Links as far as their own directories let `caller` see them.
-    async fn links_in_sight(&self, fid: Fid, caller: &Caller) -> Result<Vec<(Fid, Bytes)>, Errno> {
+    async fn links_in_sight(&self, fid: Fid, caller: &Caller) -> Result<Vec<(Fid, Bytes)>, Failure> {
         let request = FidLinks { fid, caller: caller.clone() };
         Ok(self.mdt_of(fid).await?.call(&request).await?.links)
     }
@@ -72,18 +77,18 @@ impl Client {
         name: Bytes,
         caller: &Caller,
         directories: &mut BTreeMap<Fid, (Fid, Bytes)>,
-    ) -> Result<Bytes, Errno> {
+    ) -> Result<Bytes, Failure> {
         let mut parts = alloc::vec![name];
         let mut at = parent;
         while at != Fid::ROOT {
             if parts.len() > DEPTH_MAX {
-                return Err(Errno::ELOOP);
+                return Err(Failure::ELOOP);
             }
             let up = match directories.get(&at) {
                 Some(up) => up.clone(),
                 None => {
                     let up =
-                        self.links_in_sight(at, caller).await?.into_iter().next().ok_or(Errno::ENOENT)?;
+                        self.links_in_sight(at, caller).await?.into_iter().next().ok_or(Failure::ENOENT)?;
                     directories.insert(at, up.clone());
                     up
                 }

@@ -9,7 +9,7 @@ use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Caller, Errno, Fid, FileType, Name, name};
+use nacre_types::{Caller, Errno, Failure, Fid, FileType, Name, name};
 use nacre_wire::mdt::{
     Create, CreateReply, DirEntry, EntryReply, FidLinks, Getxattr, Link, Listxattr, Lookup, OpenHow, Readdir,
     Readlink, Removexattr, Rename, Setxattr, Unlink, rename_flags,
@@ -20,7 +20,7 @@ const ENTRIES_MAX: u32 = 1024;
 
 impl Client {
     /// Finds a name in a directory.
-    pub async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<ResolvedInode, Errno> {
+    pub async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<ResolvedInode, Failure> {
         let _timing = self.stats.time("lookup");
         match name {
             b"." => self.getattr(parent).await,
@@ -30,13 +30,13 @@ impl Client {
                 let mdt = self.mdt_of(parent).await?;
                 let reply = match mdt.cached_name(parent, name.as_bytes()) {
                     Some(Found::Entry(entry)) => entry,
-                    Some(Found::NotThere) => return Err(Errno::ENOENT),
+                    Some(Found::NotThere) => return Err(Failure::ENOENT),
                     None => mdt.read_name(&Lookup { parent, name }).await?,
                 };
                 let without_size = ResolvedInode::of(&reply);
                 match self.resolve(reply).await {
                     // A caller that asks for the size gets the error. The name still leads to the file: it can be removed.
-                    Err(Errno::EIO) => Ok(without_size),
+                    Err(Failure::EIO) => Ok(without_size),
                     resolved => resolved,
                 }
             }
@@ -44,12 +44,12 @@ impl Client {
     }
 
     /// Parent of a directory (for `..` by handle).
-    pub async fn parent(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
+    pub async fn parent(&self, fid: Fid) -> Result<ResolvedInode, Failure> {
         let parent = self.parent_fid(fid).await?;
         self.attributes(parent).await
     }
 
-    async fn parent_fid(&self, fid: Fid) -> Result<Fid, Errno> {
+    async fn parent_fid(&self, fid: Fid) -> Result<Fid, Failure> {
         if fid == Fid::ROOT {
             return Ok(fid);
         }
@@ -58,11 +58,11 @@ impl Client {
             return Ok(parent);
         }
         let reply = mdt.call(&FidLinks { fid, caller: Caller::root() }).await?;
-        reply.links.first().map(|(parent, _)| *parent).ok_or(Errno::ENOENT)
+        reply.links.first().map(|(parent, _)| *parent).ok_or(Failure::ENOENT)
     }
 
     /// Target of a symbolic link.
-    pub async fn readlink(&self, fid: Fid) -> Result<Bytes, Errno> {
+    pub async fn readlink(&self, fid: Fid) -> Result<Bytes, Failure> {
         let _timing = self.stats.time("readlink");
         let mdt = self.mdt_of(fid).await?;
         if let Some(target) = mdt.cached_target(fid) {
@@ -74,8 +74,8 @@ impl Client {
     }
 
     /// mknod, mkdir, symlink: whatever `args.mode` says.
-    pub async fn make(&self, args: CreateArgs<'_>) -> Result<ResolvedInode, Errno> {
-        let file_type = FileType::of_mode(args.mode).ok_or(Errno::EINVAL)?;
+    pub async fn make(&self, args: CreateArgs<'_>) -> Result<ResolvedInode, Failure> {
+        let file_type = FileType::of_mode(args.mode).ok_or(Failure::EINVAL)?;
         let _timing = self.stats.time(match file_type {
             FileType::Directory => "mkdir",
             FileType::Symlink => "symlink",
@@ -83,10 +83,10 @@ impl Client {
         });
         self.check_writable()?;
         if args.target.len() > name::SYMLINK_MAX {
-            return Err(Errno::ENAMETOOLONG);
+            return Err(Failure::ENAMETOOLONG);
         }
         if file_type == FileType::Symlink && args.target.is_empty() {
-            return Err(Errno::ENOENT);
+            return Err(Failure::ENOENT);
         }
         let mdt = self.mdt_of(args.parent).await?;
         let name = Some(Name::new(args.name)?);
@@ -104,7 +104,7 @@ impl Client {
         args: CreateArgs<'a>,
         name: Option<Name<'a>>,
         open: Option<OpenHow>,
-    ) -> Result<Create<'a>, Errno> {
+    ) -> Result<Create<'a>, Failure> {
         Ok(Create {
             parent: args.parent,
             name,
@@ -127,7 +127,7 @@ impl Client {
         parent: Fid,
         name: &[u8],
         caller: Caller,
-    ) -> Result<ResolvedInode, Errno> {
+    ) -> Result<ResolvedInode, Failure> {
         let _timing = self.stats.time("link");
         self.check_writable()?;
         let request = Link { fid, parent, name: Name::new(name)?, caller, time: self.now() };
@@ -146,7 +146,7 @@ impl Client {
         name: &[u8],
         directory: bool,
         caller: Caller,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Failure> {
         let _timing = self.stats.time(if directory { "rmdir" } else { "unlink" });
         self.check_writable()?;
         let checked = Name::new(name)?;
@@ -165,7 +165,7 @@ impl Client {
         to: (Fid, &[u8]),
         flags: u32,
         caller: Caller,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Failure> {
         let _timing = self.stats.time("rename");
         self.check_writable()?;
         let (name, new_name) = (Name::new(from.1)?, Name::new(to.1)?);
@@ -196,7 +196,7 @@ impl Client {
         cookie: u64,
         entries_max: u32,
         with_attrs: bool,
-    ) -> Result<ReaddirPage, Errno> {
+    ) -> Result<ReaddirPage, Failure> {
         let _timing = self.stats.time("readdir");
         let mut entries = Vec::new();
         let entries_max = entries_max.clamp(1, ENTRIES_MAX) as usize;
@@ -238,7 +238,7 @@ impl Client {
         cookie: u64,
         entries_max: u32,
         with_attrs: bool,
-    ) -> Result<(Vec<ListedEntry>, Vec<Option<EntryReply>>, bool), Errno> {
+    ) -> Result<(Vec<ListedEntry>, Vec<Option<EntryReply>>, bool), Failure> {
         let mdt = self.mdt_of(dir).await?;
         if let Some((names, eof)) = mdt.cached_listing(dir, cookie, entries_max as usize) {
             let attrs: Option<Vec<_>> = if with_attrs {
@@ -263,31 +263,31 @@ impl Client {
     }
 
     /// Value of an extended attribute.
-    pub async fn getxattr(&self, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+    pub async fn getxattr(&self, fid: Fid, name: &[u8]) -> Result<Bytes, Failure> {
         let _timing = self.stats.time("getxattr");
         Self::check_xattr_name(name)?;
         let mdt = self.mdt_of(fid).await?;
         if let Some(value) = mdt.cached_xattr(fid, name) {
-            return value.ok_or(Errno::ENODATA);
+            return value.ok_or(Failure::ENODATA);
         }
         let serial = mdt.cache().xattr_serial(fid);
         let value = mdt.call(&Getxattr { fid, name }).await.map(|reply| reply.value);
         match &value {
             Ok(value) => mdt.cache().keep_xattr(fid, serial, name, Some(value)),
-            Err(Errno::ENODATA) => mdt.cache().keep_xattr(fid, serial, name, None),
+            Err(Failure::ENODATA) => mdt.cache().keep_xattr(fid, serial, name, None),
             Err(_) => {}
         }
         value
     }
 
     /// Sets an extended attribute.
-    pub async fn setxattr(&self, args: SetxattrArgs<'_>) -> Result<(), Errno> {
+    pub async fn setxattr(&self, args: SetxattrArgs<'_>) -> Result<(), Failure> {
         let SetxattrArgs { fid, name, value, flags, kill_sgid, caller } = args;
         let _timing = self.stats.time("setxattr");
         self.check_writable()?;
         Self::check_xattr_name(name)?;
         if value.len() > name::XATTR_VALUE_MAX {
-            return Err(Errno::E2BIG);
+            return Err(Failure::E2BIG);
         }
         let request = Setxattr { fid, name, value, flags, kill_sgid, caller, time: self.now() };
         let reply = self.mdt_of(fid).await?.change_inode(Touches::inode(fid), &request).await?;
@@ -299,7 +299,7 @@ impl Client {
     }
 
     /// Names of the extended attributes.
-    pub async fn listxattr(&self, fid: Fid) -> Result<Vec<Bytes>, Errno> {
+    pub async fn listxattr(&self, fid: Fid) -> Result<Vec<Bytes>, Failure> {
         let _timing = self.stats.time("listxattr");
         let mdt = self.mdt_of(fid).await?;
         if let Some(names) = mdt.cached_xattr_names(fid) {
@@ -312,7 +312,7 @@ impl Client {
     }
 
     /// Removes an extended attribute.
-    pub async fn removexattr(&self, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+    pub async fn removexattr(&self, fid: Fid, name: &[u8]) -> Result<(), Failure> {
         let _timing = self.stats.time("removexattr");
         self.check_writable()?;
         Self::check_xattr_name(name)?;

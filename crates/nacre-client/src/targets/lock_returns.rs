@@ -5,7 +5,7 @@ use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use nacre_dlm::client::InodeCancel;
-use nacre_types::{Errno, Fid};
+use nacre_types::{Failure, Fid};
 use nacre_wire::Frame;
 use nacre_wire::mdt::{self, CancelInodeLocks, FormerLocksEnded, INODE_LOCKS_MAX, RevokeAck};
 
@@ -60,7 +60,7 @@ impl Mdt {
         instance: u64,
         acks: Vec<RevokeAck>,
         cancels: Vec<InodeCancel>,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Failure> {
         let cancel = |c: InodeCancel| mdt::InodeCancel { fid: c.fid, bits: c.bits, number: c.number };
         let mut acks = acks.into_iter();
         let mut cancels = cancels.into_iter().map(cancel);

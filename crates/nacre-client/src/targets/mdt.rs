@@ -15,7 +15,7 @@ use alloc::rc::Rc;
 use core::cell::Cell;
 use core::ops::Deref;
 use nacre_node::{Ctx, RpcError};
-use nacre_types::{Codec, Errno, MdtIndex};
+use nacre_types::{Codec, Failure, MdtIndex};
 use nacre_wire::Rpc;
 use nacre_wire::mdt::{EntryReply, Getattr, Lookup, Open, Readdir, ReaddirReply, open_flags};
 
@@ -129,7 +129,7 @@ impl Mdt {
         self: &Rc<Self>,
         touches: Touches,
         request: &R,
-    ) -> Result<EntryReply, Errno> {
+    ) -> Result<EntryReply, Failure> {
         self.change(touches, request, |entry| (NameEffect::None, Some(entry), false)).await
     }
     /// Sends a change. `effect` takes the reply and returns the effect of the change on names, the inode that the reply
@@ -139,13 +139,13 @@ impl Mdt {
         touches: Touches,
         request: &R,
         effect: impl FnOnce(&R::Reply) -> (NameEffect, Option<&EntryReply>, bool),
-    ) -> Result<R::Reply, Errno> {
+    ) -> Result<R::Reply, Failure> {
         self.note_change();
         self.execute(touches, request, effect).await
     }
     /// Opens an inode. That is no change that a sync has to cover. Nobody relies on locks for an open for reading, so it is
     /// sent again after an eviction.
-    pub(crate) async fn open(self: &Rc<Self>, request: &Open) -> Result<EntryReply, Errno> {
+    pub(crate) async fn open(self: &Rc<Self>, request: &Open) -> Result<EntryReply, Failure> {
         let is_writer = request.how.flags & open_flags::ACCMODE != 0;
         let touches = || if is_writer { Touches::attrs(request.fid) } else { Touches::default() };
         loop {
@@ -161,7 +161,7 @@ impl Mdt {
         touches: Touches,
         request: &R,
         effect: impl FnOnce(&R::Reply) -> (NameEffect, Option<&EntryReply>, bool),
-    ) -> Result<R::Reply, Errno> {
+    ) -> Result<R::Reply, Failure> {
         let done = self.attempt(touches, request, effect).await;
         done.map_err(|error| self.explain(R::OPCODE, error))
     }
@@ -179,22 +179,22 @@ impl Mdt {
         Ok(reply.body)
     }
     /// Reads attributes.
-    pub(crate) async fn read_inode(self: &Rc<Self>, request: &Getattr) -> Result<EntryReply, Errno> {
+    pub(crate) async fn read_inode(self: &Rc<Self>, request: &Getattr) -> Result<EntryReply, Failure> {
         let reply = self.send(self.request(request).flags(self.cache.wanted())).await?;
         self.cache.read_inode(&reply.frame, &reply.body);
         self.return_locks();
         Ok(reply.body)
     }
     /// The same by name; ENOENT: the directory has no such name.
-    pub(crate) async fn read_name(self: &Rc<Self>, request: &Lookup<'_>) -> Result<EntryReply, Errno> {
+    pub(crate) async fn read_name(self: &Rc<Self>, request: &Lookup<'_>) -> Result<EntryReply, Failure> {
         let reply = self.send(self.request(request).flags(self.cache.wanted())).await?;
         let entry = reply.body.entry;
         self.cache.read_name(&reply.frame, request.parent, request.name.as_bytes(), entry.as_ref());
         self.return_locks();
-        entry.ok_or(Errno::ENOENT)
+        entry.ok_or(Failure::ENOENT)
     }
     /// Reads a page of a listing.
-    pub(crate) async fn read_listing(self: &Rc<Self>, request: &Readdir) -> Result<ReaddirReply, Errno> {
+    pub(crate) async fn read_listing(self: &Rc<Self>, request: &Readdir) -> Result<ReaddirReply, Failure> {
         let reply = self.send(self.request(request).flags(self.cache.wanted())).await?;
         self.cache.read_listing(&reply.frame, request, &reply.body);
         self.return_locks();

@@ -3,7 +3,7 @@
 use crate::files::table::Open;
 use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
-use nacre_types::{Errno, Fid};
+use nacre_types::{Failure, Fid};
 use nacre_wire::mdt::{OpenHow, REPORTED_OPENS_MAX, ReportOpens, ReportedOpen};
 
 impl Mdt {
@@ -21,8 +21,8 @@ impl Mdt {
                     let results = reply
                         .results
                         .iter()
-                        .map(|status| status.error())
-                        .chain(core::iter::repeat(Some(Errno::EPROTO)));
+                        .map(|status| status.failure())
+                        .chain(core::iter::repeat(Some(Failure::EPROTO)));
                     for (open, error) in some.iter().zip(results) {
                         if let Some(error) = error {
                             tracing::error!(fid = %open.file.fid, %error,

@@ -8,7 +8,7 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use core::cell::Cell;
 use nacre_node::{Call, Ctx, Gate, Inside, Peer, PeerConfig, Peers, Reply, RpcError};
-use nacre_types::{Codec, Errno, TargetKind, Timestamp};
+use nacre_types::{Codec, Errno, Failure, TargetKind, Timestamp};
 use nacre_wire::params::ImportParam;
 use nacre_wire::{Opcode, Rpc};
 
@@ -56,7 +56,7 @@ impl Target {
         })
     }
     /// One request; waits as long as the target is away.
-    pub(crate) async fn call<'a, R: Rpc + Codec<'a>>(&self, request: &R) -> Result<R::Reply, Errno> {
+    pub(crate) async fn call<'a, R: Rpc + Codec<'a>>(&self, request: &R) -> Result<R::Reply, Failure> {
         self.send(self.request(request)).await.map(|reply| reply.body)
     }
     /// Begins a request that needs more than its message; [`Target::send`] sends it.
@@ -64,7 +64,7 @@ impl Target {
         self.peer.request(request)
     }
     /// Sends a request and waits for its reply, however long the target is away.
-    pub(crate) async fn send<R: Rpc>(&self, call: Call<'_, R>) -> Result<Reply<R::Reply>, Errno> {
+    pub(crate) async fn send<R: Rpc>(&self, call: Call<'_, R>) -> Result<Reply<R::Reply>, Failure> {
         self.send_once(call).await.map_err(|e| self.explain(R::OPCODE, e))
     }
     /// The same with the protocol's error, for a caller that handles an eviction itself.
@@ -74,7 +74,7 @@ impl Target {
     }
     /// Waits until written data can be sent to it (`Peer::data_room`).
     pub(crate) async fn data_room(&self) -> Result<(), Errno> {
-        Ok(self.peer.data_room().await?)
+        self.peer.data_room().await
     }
     /// Waits until one more read without a lock of the target may be sent.
     pub(crate) async fn unlocked_read(&self) -> Inside<'_> {
@@ -121,7 +121,7 @@ impl Target {
             .then(|| format!("{}: {sent} requests sent, {waiting} waiting, {slots} slots in use", self.name))
     }
     /// The error for the caller of an operation; logs what it does not tell.
-    pub(crate) fn explain(&self, opcode: Opcode, error: RpcError) -> Errno {
+    pub(crate) fn explain(&self, opcode: Opcode, error: RpcError) -> Failure {
         if matches!(error, RpcError::Evicted | RpcError::EvictedUnsent) {
             tracing::warn!(
                 target_name = %self.name,

@@ -25,7 +25,7 @@ pub struct Shared {
     pub hold: BTreeSet<Opcode>,
     held: Vec<(String, ConnId, Frame)>,
     /// Refused once each, in order.
-    pub refuse: Vec<(Opcode, Errno)>,
+    pub refuse: Vec<(Opcode, Failure)>,
     /// The reply to enqueues and waiting flocks is "waiting".
     pub contended: bool,
     pub objects: BTreeMap<ObjectId, Vec<u8>>,
@@ -48,12 +48,12 @@ pub struct Shared {
 }
 
 impl Shared {
-    fn refused(&mut self, opcode: Opcode) -> Option<Errno> {
+    fn refused(&mut self, opcode: Opcode) -> Option<Failure> {
         let at = self.refuse.iter().position(|(o, _)| *o == opcode)?;
         Some(self.refuse.remove(at).1)
     }
-    fn close(&mut self, close: Close) -> Result<(), Errno> {
-        let entry = self.inodes.get_mut(&close.fid).ok_or(Errno::ENOENT)?;
+    fn close(&mut self, close: Close) -> Result<(), Failure> {
+        let entry = self.inodes.get_mut(&close.fid).ok_or(Failure::ENOENT)?;
         entry.attr.size_state = SizeState::Exact;
         if let Some(written) = close.written {
             entry.attr.size = written.size;
@@ -63,7 +63,7 @@ impl Shared {
     }
 }
 
-type Reply = Result<(Vec<u8>, Vec<Bytes>), Errno>;
+type Reply = Result<(Vec<u8>, Vec<Bytes>), Failure>;
 
 struct Fake {
     ctx: Rc<Ctx>,
@@ -232,7 +232,7 @@ impl Fake {
 
     fn targets(&self, request: &ListTargets) -> Reply {
         if request.fs.as_str() != "demo" {
-            return Err(Errno::ENOENT);
+            return Err(Failure::ENOENT);
         }
         let entry = |kind, index: u32, name: String| TargetEntry {
             kind,
@@ -364,7 +364,7 @@ impl Fake {
             }
             Opcode::Open => {
                 let r: Open = args(frame);
-                let entry = shared.inodes.get_mut(&r.fid).ok_or(Errno::ENOENT)?;
+                let entry = shared.inodes.get_mut(&r.fid).ok_or(Failure::ENOENT)?;
                 if r.how.flags & 3 != 0 {
                     entry.attr.size_state = SizeState::Open;
                 }
@@ -398,14 +398,14 @@ impl Fake {
                 shared.returned = Some(args(frame));
                 body(&Empty {})
             }
-            Opcode::Getxattr => Err(Errno::ENODATA),
+            Opcode::Getxattr => Err(Failure::ENODATA),
             Opcode::Getattr => {
                 let r: Getattr = args(frame);
-                body(shared.inodes.get(&r.fid).ok_or(Errno::ENOENT)?)
+                body(shared.inodes.get(&r.fid).ok_or(Failure::ENOENT)?)
             }
             Opcode::Setattr => {
                 let r: Setattr = args(frame);
-                let entry = shared.inodes.get_mut(&r.fid).ok_or(Errno::ENOENT)?;
+                let entry = shared.inodes.get_mut(&r.fid).ok_or(Failure::ENOENT)?;
                 if r.set.size.is_some() {
                     entry.attr.size_state = SizeState::Open;
                 }
@@ -414,7 +414,7 @@ impl Fake {
             }
             Opcode::ReportSize => {
                 let r: ReportSize = args(frame);
-                let entry = shared.inodes.get_mut(&r.fid).ok_or(Errno::ENOENT)?;
+                let entry = shared.inodes.get_mut(&r.fid).ok_or(Failure::ENOENT)?;
                 entry.attr.size = r.written.size;
                 entry.attr.size_state = SizeState::Exact;
                 let reply = entry.clone();

@@ -279,12 +279,12 @@ impl Turns<'_> {
         );
         let (Some(head), Some(operation), Some(payload)) = parts else {
             error!(slot, len = request.len, payload_len, "the kernel sent a request that is not one");
-            return self.reply(slot, &plain(request.unique, -Errno::EIO.0), &[]);
+            return self.reply(slot, &plain(request.unique, -Errno::EIO.number()), &[]);
         };
         let data = self.pool.keep_parts(&[head, operation, payload]);
         let full = self.queues.get(queue).is_some_and(|q| q.slots >= q.slots_max && q.free < SLOTS_RESERVED);
         if full && request.opcode == op::SETLKW {
-            return self.reply(slot, &plain(request.unique, -Errno::ENOLCK.0), &[]);
+            return self.reply(slot, &plain(request.unique, -Errno::ENOLCK.number()), &[]);
         }
         let ticket = Ticket::new(self.hub.clone(), slot, entry.commit_id);
         match FuseRequest::parse(data, ticket) {
@@ -294,7 +294,7 @@ impl Turns<'_> {
             }
             Err(abi::Short) => {
                 error!(slot, len = request.len, "the kernel sent a request that is not one");
-                self.reply(slot, &plain(request.unique, -Errno::EIO.0), &[])?;
+                self.reply(slot, &plain(request.unique, -Errno::EIO.number()), &[])?;
             }
         }
         Ok(())
@@ -357,7 +357,7 @@ impl Turns<'_> {
         let (header, payload) = self.ring.slots.memory(slot);
         if len > PAYLOAD_BYTES {
             error!(len, "a reply is longer than its buffer; its caller gets an input/output error");
-            put_reply(header, &plain(commit_id, -Errno::EIO.0), commit_id, 0);
+            put_reply(header, &plain(commit_id, -Errno::EIO.number()), commit_id, 0);
         } else {
             let mut to = payload;
             for part in std::iter::once(body).chain(bulk.iter().map(|b| &b[..])) {

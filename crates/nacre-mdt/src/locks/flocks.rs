@@ -12,7 +12,7 @@ use nacre_dlm::policy::flock::{Family, Kind, Lock, Owner};
 use nacre_dlm::server::{FlockSpace, Outcome, SEGMENTS_MAX};
 use nacre_osd::Credits;
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS};
-use nacre_types::{Errno, Fid, Generation, ProtocolOutcome};
+use nacre_types::{Errno, Failure, Fid, Generation, ProtocolOutcome};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use tracing::warn;
 
@@ -152,7 +152,7 @@ pub(crate) fn release_conflicting(
     fid: Fid,
     owner: Owner,
     lock: &Lock,
-) -> Result<(), Errno> {
+) -> Result<(), Failure> {
     while let Some((holder, held)) = space.test(fid, owner, lock) {
         if holder.client != owner.client {
             warn!(%fid, holder = %holder.client,
@@ -165,7 +165,7 @@ pub(crate) fn release_conflicting(
             Kind::Read => space.lock(fid, holder, Lock { start, end, kind: Kind::Read, ..held }, None),
         };
         if released != Outcome::Granted {
-            return Err(Errno::ENOLCK);
+            return Err(Failure::ENOLCK);
         }
     }
     Ok(())

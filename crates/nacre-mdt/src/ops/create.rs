@@ -13,7 +13,7 @@ use crate::rows::read_set::ReadSet;
 use crate::rows::row::{EntryRow, Inode};
 use crate::rows::table::{self, NEVER_NAMED, ORPHAN, SEQUENCE};
 use crate::rows::versions::PARENT;
-use crate::rows::view::{Abort, Slot, Step, View};
+use crate::rows::view::{Slot, Step, View};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::name::{self, HashKey};
@@ -275,7 +275,7 @@ fn inherit(view: &mut View<'_>, dir: &Inode, inode: &mut Inode, args: &Create<'_
         return Ok(());
     };
     let access: Acl = default.inherited(inode.attr.mode);
-    view.set_access_acl(inode, &access).map_err(Abort::Errno)?;
+    view.set_access_acl(inode, &access)?;
     if inode.attr.is_dir() {
         view.set_xattr(inode, acl::DEFAULT, &default.to_bytes())?;
     }

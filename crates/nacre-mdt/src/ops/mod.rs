@@ -30,7 +30,9 @@ use crate::rows::view::{Step, View};
 use alloc::vec::Vec;
 use nacre_target::Request;
 use nacre_types::name::HashKey;
-use nacre_types::{ClientUuid, Codec, Errno, Fid, Generation, Layout, LayoutTemplate, ProtocolOutcome, mode};
+use nacre_types::{
+    ClientUuid, Codec, Errno, Failure, Fid, Generation, Layout, LayoutTemplate, ProtocolOutcome, mode,
+};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
     Close, Create, EntryReply, Link, Open, Removexattr, Rename, ReportSize, SetLayout, Setattr, Setxattr,
@@ -120,7 +122,7 @@ pub(crate) struct Context<'a> {
     export: Generation,
     client: &'a dyn Fn() -> Option<ClientUuid>,
     default_layout: LayoutTemplate,
-    choose_layout: &'a mut dyn FnMut(&LayoutTemplate) -> Result<Layout, Errno>,
+    choose_layout: &'a mut dyn FnMut(&LayoutTemplate) -> Result<Layout, Failure>,
 }
 
 impl<'a> Context<'a> {
@@ -128,7 +130,7 @@ impl<'a> Context<'a> {
         export: Generation,
         client: &'a dyn Fn() -> Option<ClientUuid>,
         default_layout: LayoutTemplate,
-        choose_layout: &'a mut dyn FnMut(&LayoutTemplate) -> Result<Layout, Errno>,
+        choose_layout: &'a mut dyn FnMut(&LayoutTemplate) -> Result<Layout, Failure>,
     ) -> Self {
         Self { export, client, default_layout, choose_layout }
     }
@@ -139,15 +141,15 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// [`ProtocolOutcome::ExportGone`]
-    pub(crate) fn client(&self) -> Result<ClientUuid, Errno> {
-        Ok((self.client)().ok_or(ProtocolOutcome::ExportGone)?)
+    pub(crate) fn client(&self) -> Result<ClientUuid, ProtocolOutcome> {
+        (self.client)().ok_or(ProtocolOutcome::ExportGone)
     }
     /// The layout template of the file system.
     pub(crate) fn default_layout(&self) -> LayoutTemplate {
         self.default_layout
     }
     /// Chooses OSTs and takes an object of the reservation at each. Called last, when nothing else can fail.
-    pub(crate) fn choose_layout(&mut self, template: &LayoutTemplate) -> Result<Layout, Errno> {
+    pub(crate) fn choose_layout(&mut self, template: &LayoutTemplate) -> Result<Layout, Failure> {
         (self.choose_layout)(template)
     }
 }

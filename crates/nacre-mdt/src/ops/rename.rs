@@ -8,7 +8,7 @@ use crate::rows::inode::check_sticky;
 use crate::rows::read_set::ReadSet;
 use crate::rows::row::{EntryRow, Inode};
 use crate::rows::versions::{SOURCE_CHILD, SOURCE_DIR, TARGET_CHILD, TARGET_DIR};
-use crate::rows::view::{Abort, Slot, Step, View};
+use crate::rows::view::{Slot, Step, View};
 use nacre_types::name::HashKey;
 use nacre_types::{Errno, Fid, FileType, Generation, Name, Timestamp};
 use nacre_wire::mdt::{Rename, rename_flags};
@@ -55,7 +55,7 @@ fn rename(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
     view.depends_on(TARGET_DIR, &to_dir)?;
     let source = view.slot(args.parent, args.name)?.taken();
     let target = view.slot(args.new_parent, args.new_name)?;
-    let (cookie, entry) = source.ok_or(Abort::Errno(Errno::ENOENT))?;
+    let (cookie, entry) = source.ok_or(Errno::ENOENT)?;
     let source = End { dir: args.parent, name: args.name, cookie, entry };
     let child = view.file(source.entry.fid)?;
     // The version of an inode changes with its names, so it stands for the name as well.

@@ -8,7 +8,7 @@ use crate::rows::acl::{self, Acl};
 use crate::rows::read_set::ReadSet;
 use crate::rows::row::Inode;
 use crate::rows::versions::CHILD;
-use crate::rows::view::{Abort, Step, View};
+use crate::rows::view::{Step, View};
 use crate::rows::xattr_name::check_xattr_name;
 use nacre_types::name::{HashKey, XATTR_VALUE_MAX};
 use nacre_types::{Errno, Fid, FileType, Generation, mode};
@@ -79,7 +79,7 @@ fn set_acl(view: &mut View<'_>, inode: &mut Inode, args: &Setxattr<'_>) -> Step<
                 Ok(())
             }
             Some(_) if !inode.attr.is_dir() => Err(Errno::EACCES.into()),
-            Some(acl) => view.set_xattr(inode, acl::DEFAULT, &acl.to_bytes()).map_err(Abort::Errno),
+            Some(acl) => Ok(view.set_xattr(inode, acl::DEFAULT, &acl.to_bytes())?),
         };
     }
     match acl {

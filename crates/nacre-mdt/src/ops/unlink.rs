@@ -4,7 +4,7 @@ use crate::ops::{Applied, Context, Operation, WriteBound};
 use crate::rows::inode::check_sticky;
 use crate::rows::read_set::ReadSet;
 use crate::rows::versions::{CHILD, PARENT};
-use crate::rows::view::{Abort, Step, View};
+use crate::rows::view::{Step, View};
 use nacre_types::name::HashKey;
 use nacre_types::{Errno, FileType, Generation};
 use nacre_wire::mdt::Unlink;
@@ -29,7 +29,7 @@ impl Operation for Unlink<'_> {
         view.depends_on(PARENT, &dir)?;
         let slot = view.slot(self.parent, self.name)?;
         view.depends_on_name(self.parent, &slot)?;
-        let (cookie, entry) = slot.taken().ok_or(Abort::Errno(Errno::ENOENT))?;
+        let (cookie, entry) = slot.taken().ok_or(Errno::ENOENT)?;
         match (self.directory, entry.file_type) {
             (true, FileType::Directory) => {}
             (true, _) => return Err(Errno::ENOTDIR.into()),

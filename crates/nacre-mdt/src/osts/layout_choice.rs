@@ -7,7 +7,7 @@
 use crate::osts::Osts;
 use alloc::vec::Vec;
 use core::cell::RefCell;
-use nacre_types::{Errno, Layout, LayoutTemplate, OstIndex};
+use nacre_types::{Failure, Layout, LayoutTemplate, OstIndex};
 
 pub(crate) struct LayoutChoice<'a> {
     osts: &'a Osts,
@@ -21,7 +21,7 @@ impl<'a> LayoutChoice<'a> {
         Self { osts, replayed, taken: RefCell::default() }
     }
     /// The one layout of an operation; instead of an earlier attempt's.
-    pub(crate) fn only(&self, template: &LayoutTemplate) -> Result<Layout, Errno> {
+    pub(crate) fn only(&self, template: &LayoutTemplate) -> Result<Layout, Failure> {
         if let Some(layout) = &self.replayed {
             return Ok(layout.clone());
         }
@@ -29,7 +29,7 @@ impl<'a> LayoutChoice<'a> {
         self.another(template)
     }
     /// One more.
-    pub(crate) fn another(&self, template: &LayoutTemplate) -> Result<Layout, Errno> {
+    pub(crate) fn another(&self, template: &LayoutTemplate) -> Result<Layout, Failure> {
         let layout = self.osts.layout(template)?;
         self.taken.borrow_mut().extend(layout.components.iter().flat_map(|component| &component.stripes));
         Ok(layout)

@@ -32,7 +32,8 @@ use nacre_node::{Peer, PeerConfig, RpcError, WaitList};
 use nacre_osd::{Credits, OsdError, Pins};
 use nacre_target::{Registration, TargetCore};
 use nacre_types::{
-    Errno, Instant, Layout, LayoutTemplate, OstIndex, ProtocolOutcome, TargetKind, TargetName, Transno,
+    Errno, Failure, Instant, Layout, LayoutTemplate, OstIndex, ProtocolOutcome, TargetKind, TargetName,
+    Transno,
 };
 use nacre_wire::mgs::{PermanentParam, TargetEntry};
 use nacre_wire::ost::FreeSpace;
@@ -298,7 +299,7 @@ impl Osts {
         }
     }
     /// A layout for a new file. [`ProtocolOutcome::TryLater`]: an OST may connect soon.
-    pub(crate) fn layout(&self, template: &LayoutTemplate) -> Result<Layout, Errno> {
+    pub(crate) fn layout(&self, template: &LayoutTemplate) -> Result<Layout, Failure> {
         self.refresh();
         if self.may_be_usable_soon(template) {
             return Err(ProtocolOutcome::TryLater.into());
@@ -314,7 +315,7 @@ impl Osts {
             }
             Err(e) => {
                 self.log_refusal(e);
-                Err(e.into())
+                Err(Errno::from(e).into())
             }
         }
     }
@@ -497,7 +498,7 @@ impl Osts {
                     room.refused = false;
                 });
             }
-            Err(RpcError::Errno(Errno::ENOSPC)) => {
+            Err(RpcError::Failed(Failure::ENOSPC)) => {
                 self.update(ost.index, |room| room.refused = true);
             }
             Err(e) => return Err(e),

@@ -13,7 +13,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::time::Duration;
 use nacre_node::{Peer, RpcError, join_all};
-use nacre_types::{Errno, Fid, ObjectId, SizeState, Timestamp};
+use nacre_types::{Failure, Fid, ObjectId, SizeState, Timestamp};
 use nacre_wire::mdt::Written;
 use nacre_wire::ost::{Glimpse, ObjectState};
 use tracing::debug;
@@ -41,7 +41,7 @@ impl Mdt {
     }
 
     /// False: the file was changed meanwhile, or an OST is not connected; the OSTs have to be asked again.
-    async fn try_settle(&self, fid: Fid) -> Result<bool, Errno> {
+    async fn try_settle(&self, fid: Fid) -> Result<bool, Failure> {
         let busy = {
             let opens = self.opens().borrow();
             opens.writers(fid) > 0 || opens.is_being_truncated(fid)
@@ -79,7 +79,7 @@ impl Mdt {
     }
 
     /// Size, space and time of a file by its objects; `None`: an OST is not connected.
-    async fn ask_objects(&self, inode: &Inode) -> Result<Option<Written>, Errno> {
+    async fn ask_objects(&self, inode: &Inode) -> Result<Option<Written>, Failure> {
         let fid = inode.attr.fid;
         let nothing = Written { size: 0, blocks: 0, mtime: Timestamp::default() };
         let Some(component) = inode.layout.as_ref().and_then(|l| l.components.first()) else {
@@ -91,7 +91,7 @@ impl Mdt {
         let calls = (0u32..).zip(&peers).map(|(stripe, peer)| async move {
             let laid = component.laid(stripe);
             match peer.call(&Glimpse { object: ObjectId { fid, stripe }, laid }).await {
-                Err(RpcError::Errno(Errno::ENOENT)) => Ok(ObjectState::default()),
+                Err(RpcError::Failed(Failure::ENOENT)) => Ok(ObjectState::default()),
                 other => other,
             }
         });

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use nacre_node::{RpcError, join_all};
 use nacre_osd::{Credits, Table};
-use nacre_types::{Errno, Fid, ObjectId, Owner};
+use nacre_types::{Errno, Failure, Fid, ObjectId, Owner};
 use nacre_wire::ost::{Destroy, SetOwner};
 use nacre_wire::target::Commit;
 use tracing::{debug, warn};
@@ -71,7 +71,7 @@ impl Mdt {
         if ost.hurrying.get() > 0 {
             self.core().osd.request_commit();
         }
-        self.core().osd.committed(written).await.map_err(|e| RpcError::Errno(e.into()))?;
+        self.core().osd.committed(written).await.map_err(Errno::from)?;
         for some in destroys.chunks(IN_FLIGHT) {
             let calls = some.iter().map(|(fid, row)| async move {
                 ost.peer.call(&Destroy { fid: *fid, stripes: row.stripes.clone() }).await
@@ -106,7 +106,7 @@ impl Mdt {
         let mut pages = self.core().osd.pages(table, SLICE as u32).within(&from, &to);
         let mut found = Vec::new();
         while found.len() < ROUND_ROWS
-            && let Some(rows) = pages.next().await.map_err(|e| RpcError::Errno(e.into()))?
+            && let Some(rows) = pages.next().await.map_err(Errno::from)?
         {
             for (key, value) in &rows {
                 match (key.get(4..).and_then(Fid::from_key), Stripes::from_row(value)) {
@@ -133,18 +133,18 @@ impl Mdt {
             rows.iter().for_each(|(fid, _)| view.delete(DESTROY, &table::of_ost(ost.index, *fid)));
             Ok(())
         });
-        done.await.map(|_| ()).map_err(RpcError::Errno)
+        Ok(done.await.map(|_| ())?)
     }
 
     /// Charges the objects of a file on one OST to the file's owner; `None`: there is no such file any more.
     async fn charge(&self, ost: &Ost, fid: Fid, row: &Stripes) -> Result<Option<Owner>, RpcError> {
-        let inode: Option<Inode> = self.read_row(INODE, &fid.key()).await.map_err(RpcError::Errno)?;
+        let inode: Option<Inode> = self.read_row(INODE, &fid.key()).await?;
         let Some(owner) = inode.map(|inode| inode.owner()) else { return Ok(None) };
         for stripe in &row.stripes {
             let object = ObjectId { fid, stripe: *stripe };
             match ost.peer.call(&SetOwner { object, owner }).await {
                 // Destroyed since, or never written: nothing to charge.
-                Ok(_) | Err(RpcError::Errno(Errno::ENOENT)) => {}
+                Ok(_) | Err(RpcError::Failed(Failure::ENOENT)) => {}
                 Err(e) => return Err(e),
             }
         }
@@ -160,6 +160,6 @@ impl Mdt {
             }
             Ok(())
         });
-        done.await.map(|_| ()).map_err(RpcError::Errno)
+        Ok(done.await.map(|_| ())?)
     }
 }

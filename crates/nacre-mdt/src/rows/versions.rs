@@ -12,7 +12,7 @@
 use crate::rows::row::Inode;
 use crate::rows::view::{Slot, Step, View};
 use nacre_rpc::{PreVersions, SubRecord};
-use nacre_types::{Errno, Fid, ProtocolOutcome, Transno};
+use nacre_types::{Fid, ProtocolOutcome, Transno};
 use tracing::warn;
 
 /// The places of the versions of an operation.
@@ -48,7 +48,7 @@ impl View<'_> {
             Some(expected) if expected != version => {
                 warn!(what, %fid, found = %version, %expected,
                     "replay refused: a change that this one builds on is lost");
-                Err(Errno::from(ProtocolOutcome::VersionMismatch).into())
+                Err(ProtocolOutcome::VersionMismatch.into())
             }
             _ => Ok(()),
         }

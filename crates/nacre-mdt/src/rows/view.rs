@@ -18,14 +18,14 @@ use alloc::vec::Vec;
 use nacre_osd::{Credits, Table, Tx};
 use nacre_rpc::PreVersions;
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
-use nacre_types::{Errno, Fid, InodeBits, Name, Owner, Transno, Writer};
+use nacre_types::{Errno, Failure, Fid, InodeBits, Name, Owner, Transno, Writer};
 use tracing::error;
 
 /// The reason why an attempt ended without a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Abort {
     /// The operation fails.
-    Errno(Errno),
+    Failed(Failure),
     /// Rows are missing in memory: fetch the read set and run the operation again.
     MissingRows,
     /// A conflicting change comes first. Found before anything in memory was changed.
@@ -33,9 +33,9 @@ pub(crate) enum Abort {
     /// The operation writes more than was reserved: it needs these credits.
     NeedsCredits(Credits),
 }
-impl From<Errno> for Abort {
-    fn from(e: Errno) -> Self {
-        Abort::Errno(e)
+impl<F: Into<Failure>> From<F> for Abort {
+    fn from(failure: F) -> Self {
+        Abort::Failed(failure.into())
     }
 }
 /// Result of a step of an operation.
@@ -137,7 +137,7 @@ pub(crate) struct View<'a> {
 /// A damaged row, which is named in the log.
 fn damaged(table: Table, key: &[u8], e: RowError) -> Abort {
     error!(table = table.0, key = ?key, error = %e, "a row cannot be read: run nacre check on this target");
-    Abort::Errno(Errno::EIO)
+    Errno::EIO.into()
 }
 
 impl<'a> View<'a> {
@@ -231,11 +231,11 @@ impl<'a> View<'a> {
     }
     /// An inode that a client names by FID. ESTALE sends the kernel back to its lookup.
     pub(crate) fn file(&mut self, fid: Fid) -> Step<Inode> {
-        self.inode(fid)?.ok_or(Abort::Errno(Errno::ESTALE))
+        self.inode(fid)?.ok_or(Errno::ESTALE.into())
     }
     /// A directory in which names are looked up or changed.
     pub(crate) fn dir(&mut self, fid: Fid) -> Step<Inode> {
-        let dir = self.inode(fid)?.ok_or(Abort::Errno(Errno::ENOENT))?;
+        let dir = self.inode(fid)?.ok_or(Errno::ENOENT)?;
         if !dir.attr.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }

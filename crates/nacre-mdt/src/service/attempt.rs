@@ -19,7 +19,7 @@ use nacre_osd::{Credits, OsdError, Pins, Reservation, Tx};
 use nacre_rpc::PreVersions;
 use nacre_target::Request;
 use nacre_types::name::HashKey;
-use nacre_types::{Errno, Fid, InodeBits, ProtocolOutcome, Transno};
+use nacre_types::{Errno, Failure, Fid, InodeBits, ProtocolOutcome, Transno};
 use nacre_wire::Opcode;
 use tracing::error;
 
@@ -41,8 +41,8 @@ enum RetryReason {
 }
 
 /// The end of an attempt that left no change.
-enum Failure {
-    Errno(Errno),
+enum Unchanged {
+    Failed(Failure),
     Retry(RetryReason),
 }
 
@@ -67,18 +67,20 @@ impl Mdt {
         read_set: ReadSet,
         credits: Credits,
         op: impl FnMut(&mut View<'_>) -> Step<T>,
-    ) -> Result<(Transno, T), Errno> {
+    ) -> Result<(Transno, T), Failure> {
         let attempt = self.single(Some(request), request.replayed_versions(), op);
         self.attempts(Some(request), FETCHES_MAX, read_set, credits, attempt).await
     }
-    /// Executes a change of the target's own.
+    /// Executes a change of the target's own: there is no client whose protocol could handle an outcome.
     pub(crate) async fn execute_local<T>(
         &self,
         read_set: ReadSet,
         credits: Credits,
         op: impl FnMut(&mut View<'_>) -> Step<T>,
     ) -> Result<(Transno, T), Errno> {
-        self.attempts(None, FETCHES_MAX, read_set, credits, self.single(None, None, op)).await
+        let attempt = self.single(None, None, op);
+        let done = self.attempts(None, FETCHES_MAX, read_set, credits, attempt).await;
+        done.map_err(Failure::for_caller)
     }
     /// An attempt that consists of one operation.
     fn single<'a, T>(
@@ -106,7 +108,7 @@ impl Mdt {
         read_set: ReadSet,
         credits: Credits,
         mut attempt: impl FnMut(&mut Tx<'_>, &mut ReadSet, HashKey, &mut Output) -> Step<T>,
-    ) -> Result<(Transno, T), Errno> {
+    ) -> Result<(Transno, T), Failure> {
         let hash = self.name_hash().wait().await;
         let mut state = Attempts {
             request,
@@ -135,8 +137,8 @@ impl Mdt {
             state.read_set.walks_mut().attempted();
             let reason = match done {
                 Ok(done) => return Ok(done),
-                Err(Failure::Errno(e)) => return Err(e),
-                Err(Failure::Retry(reason)) => reason,
+                Err(Unchanged::Failed(failure)) => return Err(failure),
+                Err(Unchanged::Retry(reason)) => reason,
             };
             fetches = match reason {
                 RetryReason::MissingRows | RetryReason::NeedsCredits(_) => fetches + 1,
@@ -145,7 +147,7 @@ impl Mdt {
             self.prepare_retry(&mut state, reason, &output).await?;
         }
         error!(target_name = %self.core().name, ?request, "an operation found new rows to read for ever: a bug");
-        Err(Errno::EIO)
+        Err(Failure::EIO)
     }
 
     /// One attempt, in one transaction and one visit.
@@ -156,7 +158,7 @@ impl Mdt {
         reservation: Reservation,
         attempt: &mut impl FnMut(&mut Tx<'_>, &mut ReadSet, HashKey, &mut Output) -> Step<T>,
         output: &mut Output,
-    ) -> Result<(Transno, T), Failure> {
+    ) -> Result<(Transno, T), Unchanged> {
         let Attempts { request, hash, read_set, turn, .. } = state;
         let request = *request;
         // Here and not before the waits: other clients may have connected meanwhile.
@@ -175,9 +177,9 @@ impl Mdt {
                 }
                 Err(Abort::MissingRows) => Some(RetryReason::MissingRows),
                 Err(Abort::NeedsCredits(needed)) => Some(RetryReason::NeedsCredits(*needed)),
-                Err(Abort::Errno(e)) => return Err(*e),
+                Err(Abort::Failed(failure)) => return Err(*failure),
             };
-            let value = result.ok().filter(|_| retry.is_none()).ok_or(Errno::EAGAIN)?;
+            let value = result.ok().filter(|_| retry.is_none()).ok_or(Failure::EAGAIN)?;
             if let Some(request) = request
                 && output.versions != PreVersions::default()
             {
@@ -187,18 +189,18 @@ impl Mdt {
         };
         let done = match request {
             Some(request) => {
-                let admitted = self.core().admit_change(request);
+                let admitted = self.core().admit_change(request).map_err(Failure::from);
                 admitted.and_then(|admitted| self.core().transact(admitted, pins, reservation, once))
             }
-            None => self.core().transact_local(pins, reservation, once),
+            None => self.core().osd.transact(pins, reservation, once),
         };
         match (done, retry) {
             (Ok(done), _) => {
                 self.applied(request, done.0, mem::take(output));
                 Ok(done)
             }
-            (Err(e), None) => Err(Failure::Errno(e)),
-            (Err(_), Some(reason)) => Err(Failure::Retry(reason)),
+            (Err(failure), None) => Err(Unchanged::Failed(failure)),
+            (Err(_), Some(reason)) => Err(Unchanged::Retry(reason)),
         }
     }
     /// Whether a change may have to wait for changes of other clients. The changes of others wait for a report of opens: it must
@@ -238,7 +240,7 @@ impl Mdt {
         request: Option<&Request>,
         waiting: Waiting<'a>,
         broken: &[(Fid, InodeBits)],
-    ) -> Result<Waiting<'a>, Errno> {
+    ) -> Result<Waiting<'a>, Failure> {
         let free = waiting.until_free(self.core(), broken);
         match request.filter(|request| self.may_be_parked(request)) {
             None => free.await?,
@@ -259,7 +261,7 @@ impl Mdt {
         state: &mut Attempts<'a>,
         reason: RetryReason,
         output: &Output,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Failure> {
         match reason {
             RetryReason::MissingRows => {}
             RetryReason::NeedsCredits(needed) => state.credits = needed,

@@ -20,7 +20,7 @@ use nacre_osd::{Credits, Tx};
 use nacre_rpc::{PreVersions, ReplyRecord, SubRecord};
 use nacre_target::{Reply, Request};
 use nacre_types::name::HashKey;
-use nacre_types::{Codec, Errno, Fid, LayoutTemplate, ProtocolOutcome};
+use nacre_types::{Codec, Errno, Failure, Fid, LayoutTemplate, ProtocolOutcome};
 use nacre_wire::Opcode;
 use nacre_wire::Status;
 use nacre_wire::mdt::{BATCH_MAX, Batch, BatchReply, SubOperation, SubResult};
@@ -28,6 +28,9 @@ use tracing::warn;
 
 /// Attempts of one batch in a row that find missing rows: each fetches at least one more.
 const FETCHES_MAX: usize = 16 * BATCH_MAX;
+
+/// An OST may connect soon: no operation of the batch can stand.
+const TRY_LATER: Abort = Abort::Failed(Failure::Outcome(ProtocolOutcome::TryLater));
 
 /// `None`: an opcode that cannot be part of a batch.
 fn decode(op: &SubOperation) -> Result<Option<AnyOperation<'_>>, Errno> {
@@ -71,13 +74,14 @@ impl Progress {
         self.records.push(record);
         self.results.push(SubResult { status: Status::Success, body: Bytes::from(applied.body) });
     }
-    fn failed(&mut self, e: Errno) {
-        let record = SubRecord { result: e.0 as u16, data: 0, fid: Fid::default() };
+    fn failed(&mut self, failure: Failure) {
+        let status = Status::from(failure);
+        let record = SubRecord { result: status.number() as u16, data: 0, fid: Fid::default() };
         if !self.stopped {
             self.digest.add(&PreVersions::default(), &record);
         }
         self.records.push(record);
-        self.results.push(SubResult { status: e.into(), body: Bytes::new() });
+        self.results.push(SubResult { status, body: Bytes::new() });
     }
 }
 
@@ -98,12 +102,12 @@ impl BatchRun<'_> {
         for number in 0..self.operations.len() {
             self.current.set(number);
             if progress.stopped {
-                progress.failed(Errno::ECANCELED);
+                progress.failed(Failure::ECANCELED);
                 continue;
             }
             self.step(number, tx, read_set, hash, context, &mut opens, &mut progress, output);
             // An OST may connect soon: the client sends the whole batch again.
-            if matches!(progress.abort, Some(Abort::Errno(e)) if e.is(ProtocolOutcome::TryLater)) {
+            if progress.abort == Some(TRY_LATER) {
                 break;
             }
         }
@@ -117,7 +121,7 @@ impl BatchRun<'_> {
         if self.request.replayed_versions().is_some_and(|expected| expected != output.versions) {
             warn!(target_name = %mdt.core().name,
                 "replay of a batch refused: a change that it builds on is lost");
-            return Err(Errno::from(ProtocolOutcome::VersionMismatch).into());
+            return Err(ProtocolOutcome::VersionMismatch.into());
         }
         self.request.set_record_results(progress.records);
         Ok(progress.results)
@@ -169,9 +173,9 @@ impl BatchRun<'_> {
         };
         output.placed_dirs.truncate(placed);
         match failed {
-            Abort::Errno(e) if e.is(ProtocolOutcome::TryLater) => progress.abort = Some(failed),
-            Abort::Errno(e) => {
-                progress.failed(e);
+            TRY_LATER => progress.abort = Some(failed),
+            Abort::Failed(failure) => {
+                progress.failed(failure);
                 progress.stopped = self.stop_at_error;
             }
             // The other operations continue only to add their missing rows, so that one more fetch suffices for all.
@@ -196,10 +200,10 @@ impl BatchRun<'_> {
 }
 
 impl Mdt {
-    pub(crate) async fn batch(&self, request: &Request) -> Result<Reply, Errno> {
+    pub(crate) async fn batch(&self, request: &Request) -> Result<Reply, Failure> {
         let args: Batch = request.args()?;
         if args.operations.is_empty() || args.operations.len() > BATCH_MAX {
-            return Err(Errno::EINVAL);
+            return Err(Failure::EINVAL);
         }
         let operations = args.operations.iter().map(decode).collect::<Result<Vec<_>, Errno>>()?;
         operations.iter().flatten().for_each(|op| op.get().count(request));

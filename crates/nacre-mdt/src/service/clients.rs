@@ -109,8 +109,8 @@ impl Mdt {
             if opened.writes() {
                 // Only the row: the size that the OSTs report could not be stored now.
                 match store_size_unknown(view, opened.fid) {
-                    // An errno: this row is damaged as well, and the log has said so.
-                    Ok(()) | Err(Abort::Errno(_)) => {}
+                    // A failure: this row is damaged as well, and the log has said so.
+                    Ok(()) | Err(Abort::Failed(_)) => {}
                     Err(retry) => return Err(retry),
                 }
             }

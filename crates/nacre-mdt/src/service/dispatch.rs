@@ -12,23 +12,30 @@ use nacre_node::Event;
 use nacre_osd::OsdConfig;
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, Reply, Request, Service, TargetCore};
-use nacre_types::{Errno, Xid};
+use nacre_types::{Errno, Failure, Xid};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{Ended, GrantSeq};
 use nacre_wire::params::BoundParam;
 use nacre_wire::target::{StatfsReply, features};
 
 impl Mdt {
-    async fn dispatch(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
+    async fn dispatch(self: &Rc<Self>, request: &Request) -> Result<Reply, Failure> {
         match request.opcode {
             // In boxes: otherwise the task of a request would be as large as the largest of them.
-            Opcode::Lookup => Box::pin(self.lookup(request, &request.args()?)).await,
-            Opcode::Getattr => Box::pin(self.getattr(request, &request.args()?)).await,
+            Opcode::Lookup => Ok(Box::pin(self.lookup(request, &request.args()?)).await?),
+            Opcode::Getattr => Ok(Box::pin(self.getattr(request, &request.args()?)).await?),
             Opcode::Batch => Box::pin(self.batch(request)).await,
+            Opcode::GrantSeq => {
+                let GrantSeq {} = request.args()?;
+                Box::pin(self.grant_seq(request)).await
+            }
+            Opcode::Flock => Box::pin(self.flock(request, &request.args()?)).await,
+            Opcode::FlockCancel => Box::pin(self.flock_cancel(request, &request.args()?)).await,
             opcode if AnyOperation::includes(opcode) => Box::pin(self.dispatch_operation(request)).await,
-            _ => Box::pin(self.dispatch_other(request)).await,
+            _ => Ok(Box::pin(self.dispatch_other(request)).await?),
         }
     }
+    /// Requests about which the protocol has no outcome.
     async fn dispatch_other(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
         match request.opcode {
             Opcode::Readdir => self.readdir(request, &request.args()?).await,
@@ -43,16 +50,10 @@ impl Mdt {
             Opcode::AwaitInodeLocks => self.await_inode_locks(request).await,
             Opcode::ReportOpens => self.report_opens(request).await,
             Opcode::FormerLocksEnded => self.former_locks_have_ended(request),
-            Opcode::GrantSeq => {
-                let GrantSeq {} = request.args()?;
-                self.grant_seq(request).await
-            }
-            Opcode::Flock => self.flock(request, &request.args()?).await,
-            Opcode::FlockCancel => self.flock_cancel(request, &request.args()?).await,
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
-    async fn dispatch_operation(&self, request: &Request) -> Result<Reply, Errno> {
+    async fn dispatch_operation(&self, request: &Request) -> Result<Reply, Failure> {
         let op = AnyOperation::decode(request.opcode, &request.body)?.ok_or(Errno::EOPNOTSUPP)?;
         op.get().count(request);
         self.operation(request, op.get()).await
@@ -74,7 +75,7 @@ impl Service for Mdt {
     async fn start(core: &Rc<TargetCore>) -> Result<Rc<Self>, String> {
         start::start(core).await
     }
-    async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
+    async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Failure> {
         self.dispatch(&request).await
     }
     /// Operations, single or in a batch, are counted under their own names when they are decoded.

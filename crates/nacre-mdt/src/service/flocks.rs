@@ -15,7 +15,7 @@ use nacre_dlm::server::{FlockSpace, Outcome, SEGMENTS_MAX};
 use nacre_osd::Credits;
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, Reply, Request};
-use nacre_types::{Codec, Errno, Fid};
+use nacre_types::{Codec, Errno, Failure, Fid};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
     FileLock, Flock, FlockCancel, FlockGranted, FlockOutcome, FlockReply, FlockTest, FlockTestReply,
@@ -28,7 +28,8 @@ const REFUSED: u64 = 1 << 8;
 /// Reconstructs the body of a reply about file locks.
 pub(crate) fn reconstruct(record: &ReplyRecord) -> Result<Vec<u8>, Errno> {
     if let Some(errno) = record.data.checked_sub(REFUSED) {
-        return Err(Errno(i32::try_from(errno).map_err(|_| Errno::EPROTO)?));
+        let errno = i32::try_from(errno).ok().and_then(Errno::from_number);
+        return Err(errno.unwrap_or(Errno::EPROTO));
     }
     let number = u8::try_from(record.data).map_err(|_| Errno::EPROTO)?;
     let outcome = FlockOutcome::from_number(number).ok_or(Errno::EPROTO)?;
@@ -46,9 +47,9 @@ fn grants_bound(owners: usize) -> Credits {
 }
 
 impl Mdt {
-    pub(crate) async fn flock(&self, request: &Request, args: &Flock) -> Result<Reply, Errno> {
+    pub(crate) async fn flock(&self, request: &Request, args: &Flock) -> Result<Reply, Failure> {
         if args.lock.start > args.lock.end {
-            return Err(Errno::EINVAL);
+            return Err(Failure::EINVAL);
         }
         let owner = owner_of(request.export, &args.lock);
         let wait = args.wait.then_some(args.cookie);
@@ -83,7 +84,7 @@ impl Mdt {
         .await
     }
 
-    pub(crate) async fn flock_cancel(&self, request: &Request, args: &FlockCancel) -> Result<Reply, Errno> {
+    pub(crate) async fn flock_cancel(&self, request: &Request, args: &FlockCancel) -> Result<Reply, Failure> {
         self.change_flocks(request, args.fid, None, |space| Ok(space.cancel(request.export, args.cookie)))
             .await
     }
@@ -93,8 +94,8 @@ impl Mdt {
         request: &Request,
         fid: Fid,
         asked: Option<(Owner, FileLock)>,
-        mut change: impl FnMut(&mut FlockSpace) -> Result<Outcome, Errno>,
-    ) -> Result<Reply, Errno> {
+        mut change: impl FnMut(&mut FlockSpace) -> Result<Outcome, Failure>,
+    ) -> Result<Reply, Failure> {
         let room = self.flocks().borrow().credits(fid);
         let done = self
             .execute(request, ReadSet::of_inode(fid), room, |view| {
@@ -112,7 +113,7 @@ impl Mdt {
                 flocks.store(view);
                 drop(flocks);
                 let reply = outcome_to_wire(outcome);
-                let data = reply.map_or_else(|e| REFUSED + e.0 as u64, |o| u64::from(o.number()));
+                let data = reply.map_or_else(|e| REFUSED + e.number() as u64, |o| u64::from(o.number()));
                 request.set_record_data(data);
                 Ok(reply)
             })

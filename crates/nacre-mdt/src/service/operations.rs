@@ -6,22 +6,22 @@ use crate::osts::layout_choice::LayoutChoice;
 use crate::service::bounds::credits_of;
 use alloc::vec::Vec;
 use nacre_target::{Reply, Request};
-use nacre_types::{Errno, Fid, LayoutTemplate};
+use nacre_types::{Errno, Failure, Fid, LayoutTemplate};
 
 impl Mdt {
     /// Executes one operation, for the request that consists of it.
-    pub(crate) async fn operation(&self, request: &Request, op: &dyn Operation) -> Result<Reply, Errno> {
+    pub(crate) async fn operation(&self, request: &Request, op: &dyn Operation) -> Result<Reply, Failure> {
         if !op.needs_ost() || request.replayed_transno().is_some() {
             return self.execute_operation(request, op).await;
         }
         self.wait_for_room().await;
         match self.execute_operation(request, op).await {
-            Err(Errno::ENOSPC) if self.free_full_osts().await => self.execute_operation(request, op).await,
+            Err(Failure::ENOSPC) if self.free_full_osts().await => self.execute_operation(request, op).await,
             done => done,
         }
     }
 
-    async fn execute_operation(&self, request: &Request, op: &dyn Operation) -> Result<Reply, Errno> {
+    async fn execute_operation(&self, request: &Request, op: &dyn Operation) -> Result<Reply, Failure> {
         let hash = self.name_hash().wait().await;
         let client = || self.core().client_uuid(request.export);
         let replayed = request.replayed_reply().and_then(|body| op.replayed_layout(body));

@@ -16,7 +16,7 @@ impl Mdt {
         record: &ReplyRecord,
     ) -> Result<Reply, Errno> {
         if record.result != 0 {
-            return Err(Errno(record.result));
+            return Err(Errno::from_number(record.result).unwrap_or(Errno::EIO));
         }
         let body = match request.opcode {
             Opcode::Batch => self.reconstruct_batch(request, record).await?,

@@ -7,7 +7,7 @@ use crate::rows::table::{self, META, SEQUENCE, meta};
 use crate::rows::view::{Step, View};
 use crate::service::bounds::credits_of;
 use nacre_target::{Reply, Request};
-use nacre_types::{Errno, ProtocolOutcome, Seq};
+use nacre_types::{Errno, Failure, ProtocolOutcome, Seq};
 use nacre_wire::mdt::GrantSeqReply;
 use tracing::info;
 
@@ -16,7 +16,7 @@ const SEQUENCES_SKIPPED: u64 = 1 << 20;
 
 impl Mdt {
     /// Grants a sequence. The grant is durable before the reply leaves, so that no FID is ever given out twice.
-    pub(crate) async fn grant_seq(&self, request: &Request) -> Result<Reply, Errno> {
+    pub(crate) async fn grant_seq(&self, request: &Request) -> Result<Reply, Failure> {
         let client = self.core().client_uuid(request.export).ok_or(ProtocolOutcome::ExportGone)?;
         request.reply_waits_for_commit();
         let read_set = ReadSet::of_key(META, meta::NEXT_SEQ);

@@ -149,7 +149,7 @@ impl Fs {
         op: &R,
     ) -> Result<R::Reply, Errno> {
         let mut allocator = core::mem::take(&mut self.allocator);
-        let mut choose = |t: &LayoutTemplate| allocator.layout(t, || 7).map_err(Errno::from);
+        let mut choose = |t: &LayoutTemplate| allocator.layout(t, || 7).map_err(|e| Errno::from(e).into());
         let default = LayoutTemplate { stripe_count: 1, stripe_bytes: 1 << 20, first_ost: -1 };
         let mut context = Context::new(export, &|| Some(CLIENT), default, &mut choose);
         let done = self.run(op.read_set(HASH, export), |view| op.apply(view, &mut context));
@@ -185,7 +185,7 @@ impl Fs {
                 Err(Abort::MissingRows | Abort::MustWait | Abort::NeedsCredits(_)) => {
                     self.walk(read_set.walks_mut());
                 }
-                Err(Abort::Errno(e)) => return Err(e),
+                Err(Abort::Failed(failure)) => return Err(failure.for_caller()),
                 Ok(value) => {
                     let MapTx { changes, objects, transno, .. } = tx;
                     (self.transno, self.objects) = (transno, self.objects + objects);

@@ -31,7 +31,7 @@ fn a_damaged_inode_does_not_keep_the_other_opens_of_a_client_that_goes() {
     assert_eq!(open, "0", "every open has ended");
     for fid in orphans.into_iter().filter(|fid| *fid != bad) {
         let gone = c.run(1, move |c| async move { c.getattr(fid).await });
-        assert_eq!(gone.map(drop), Err(Errno::ESTALE), "{fid}");
+        assert_eq!(gone.map(drop), Err(Failure::ESTALE), "{fid}");
     }
     c.stop_mdt();
     let found = c.report();

@@ -32,13 +32,13 @@ fn a_file_is_made_written_listed_and_removed_with_its_object() {
         let page = c.readdir(dir, 0, 100).await;
         assert!(page.eof);
         assert_eq!(page.entries.iter().map(|e| &e.name[..]).collect::<Vec<_>>(), [b"file"]);
-        assert_eq!(c.unlink(Fid::ROOT, b"dir", true).await, Err(Errno::ENOTEMPTY));
+        assert_eq!(c.unlink(Fid::ROOT, b"dir", true).await, Err(Failure::ENOTEMPTY));
         c.unlink(dir, b"file", false).await.unwrap();
         c.unlink(Fid::ROOT, b"dir", true).await.unwrap();
-        assert_eq!(c.lookup(Fid::ROOT, b"dir").await, Err(Errno::ENOENT));
+        assert_eq!(c.lookup(Fid::ROOT, b"dir").await, Err(Failure::ENOENT));
         fid
     });
-    assert_eq!(c.run(0, move |c| async move { c.getattr(fid).await }), Err(Errno::ESTALE));
+    assert_eq!(c.run(0, move |c| async move { c.getattr(fid).await }), Err(Failure::ESTALE));
     c.run_ms(5000);
     let (report, osts) = c.check();
     assert_eq!((report.inodes, report.entries, report.destroys), (1, 0, 0));
@@ -51,11 +51,11 @@ fn an_existing_name_is_opened_and_an_exclusive_create_fails() {
     let fid = c.run(0, |c| async move { c.make(Fid::ROOT, b"f", REG).await.unwrap() });
     c.run(1, move |c| async move {
         let exclusive = c.make_open(Fid::ROOT, b"f", REG, Some((1, O_RDWR)), true).await;
-        assert_eq!(exclusive.map(|r| r.created), Err(Errno::EEXIST));
+        assert_eq!(exclusive.map(|r| r.created), Err(Failure::EEXIST));
         let opened = c.make_open(Fid::ROOT, b"f", REG, Some((1, O_RDWR)), false).await.unwrap();
         assert_eq!((opened.created, opened.entry.attr.fid), (false, fid));
         c.close(fid, 1, false, None).await.unwrap();
-        assert_eq!(c.close(fid, 1, false, None).await, Err(Errno::EBADF));
+        assert_eq!(c.close(fid, 1, false, None).await, Err(Failure::EBADF));
         let foreign = Create {
             fid: Fid::new(fid.seq, Oid(77)),
             parent: Fid::ROOT,
@@ -69,9 +69,9 @@ fn an_existing_name_is_opened_and_an_exclusive_create_fails() {
             caller: Caller::root(),
             time: c.now(),
         };
-        assert_eq!(c.call(&foreign).await.map(|_| ()), Err(Errno::EPERM), "a sequence of somebody else");
+        assert_eq!(c.call(&foreign).await.map(|_| ()), Err(Failure::EPERM), "a sequence of somebody else");
         let impossible = Create { fid: Fid::new(Seq(1 << 41), Oid(1)), ..foreign };
-        assert_eq!(c.call(&impossible).await.map(|_| ()), Err(Errno::EINVAL));
+        assert_eq!(c.call(&impossible).await.map(|_| ()), Err(Failure::EINVAL));
     });
     c.check();
 }
@@ -114,7 +114,7 @@ fn an_unlinked_open_file_survives_a_restart_and_ends_with_its_close() {
     c.run(0, move |c| async move {
         assert_eq!(c.getattr(fid).await.unwrap().nlink, 0);
         c.close(fid, 1, true, None).await.unwrap();
-        assert_eq!(c.getattr(fid).await, Err(Errno::ESTALE));
+        assert_eq!(c.getattr(fid).await, Err(Failure::ESTALE));
     });
     c.run_ms(5000);
     let (report, osts) = c.check();
@@ -147,10 +147,10 @@ fn a_directory_that_is_removed_while_open_stays_empty_and_nameless_until_its_clo
             assert_eq!(c.getattr(fid).await.unwrap().nlink, 0);
             let page = c.readdir(fid, 0, 10).await;
             assert_eq!((page.entries.len(), page.eof), (0, true));
-            assert_eq!(c.make(fid, b"x", DIR).await, Err(Errno::ENOENT));
-            assert_eq!(c.rename((Fid::ROOT, b"over"), (fid, b"x"), 0).await, Err(Errno::ENOENT));
+            assert_eq!(c.make(fid, b"x", DIR).await, Err(Failure::ENOENT));
+            assert_eq!(c.rename((Fid::ROOT, b"over"), (fid, b"x"), 0).await, Err(Failure::ENOENT));
             c.close(fid, 1, false, None).await.unwrap();
-            assert_eq!(c.getattr(fid).await, Err(Errno::ESTALE));
+            assert_eq!(c.getattr(fid).await, Err(Failure::ESTALE));
         });
     }
     let (report, _) = c.check();
@@ -344,7 +344,7 @@ fn without_an_ost_a_file_is_enospc_and_a_directory_is_made() {
     let mut c = Cluster::new(8, 0, 1);
     c.run(0, |c| async move {
         c.make(Fid::ROOT, b"d", DIR).await.unwrap();
-        assert_eq!(c.make(Fid::ROOT, b"f", REG).await, Err(Errno::ENOSPC));
+        assert_eq!(c.make(Fid::ROOT, b"f", REG).await, Err(Failure::ENOSPC));
     });
     c.check();
 }
@@ -398,7 +398,7 @@ fn an_ost_that_comes_later_is_as_the_administrator_wants_all_of_them_for_good() 
     assert_eq!(active(&mut c), "00");
     c.restart();
     let created = c.run(0, |c| async move { c.make(Fid::ROOT, b"g", REG).await });
-    assert_eq!(created, Err(Errno::ENOSPC));
+    assert_eq!(created, Err(Failure::ENOSPC));
     assert_eq!(active(&mut c), "00");
 }
 
@@ -473,12 +473,12 @@ fn layouts_come_from_the_request_the_directory_and_the_default() {
         let reply = c.open(f, 1, O_RDWR).await.unwrap();
         let state = c.write(&reply, 0, 1).await;
         c.close(f, 1, true, written(&state)).await.unwrap();
-        assert_eq!(c.call(&set(f, template)).await.map(|_| ()), Err(Errno::EEXIST));
+        assert_eq!(c.call(&set(f, template)).await.map(|_| ()), Err(Failure::EEXIST));
         let odd = LayoutTemplate { stripe_bytes: 1000, ..template };
-        assert_eq!(c.call(&set(dir, odd)).await.map(|_| ()), Err(Errno::EINVAL));
+        assert_eq!(c.call(&set(dir, odd)).await.map(|_| ()), Err(Failure::EINVAL));
         let unknown = LayoutTemplate { first_ost: 9, ..template };
         c.call(&set(dir, unknown)).await.unwrap();
-        assert_eq!(c.make(dir, b"x", REG).await, Err(Errno::ENXIO));
+        assert_eq!(c.make(dir, b"x", REG).await, Err(Failure::ENXIO));
         let links = c.call(&FidLinks { fid: f, caller: Caller::root() }).await.unwrap().links;
         assert_eq!(links, [(sub, bytes::Bytes::from_static(b"f"))]);
     });
@@ -506,8 +506,8 @@ fn names_are_told_by_fid_only_to_who_could_have_found_them() {
         for (caller, of_below) in [
             (Caller::root(), Ok(1)),
             (who(7, 1, &[]), Ok(1)),
-            (who(8, 1, &[]), Err(Errno::EACCES)),
-            (who(8, 70, &[]), Err(Errno::EACCES)),
+            (who(8, 1, &[]), Err(Failure::EACCES)),
+            (who(8, 70, &[]), Err(Failure::EACCES)),
         ] {
             assert_eq!(ask(below, caller.clone()).await, of_below, "{caller:?}");
             assert_eq!(ask(private, caller.clone()).await, Ok(1), "{caller:?}: the root is open to all");
@@ -516,9 +516,9 @@ fn names_are_told_by_fid_only_to_who_could_have_found_them() {
         // The group, also a supplementary one; what can be searched but not listed is told to owners only.
         c.setattr(private, owned(7, 0o750)).await.unwrap();
         assert_eq!(ask(below, who(8, 1, &[3, 70])).await, Ok(1));
-        assert_eq!(ask(below, who(8, 1, &[3])).await, Err(Errno::EACCES));
+        assert_eq!(ask(below, who(8, 1, &[3])).await, Err(Failure::EACCES));
         c.setattr(private, owned(7, 0o711)).await.unwrap();
-        assert_eq!(ask(below, who(8, 1, &[])).await, Err(Errno::EACCES));
+        assert_eq!(ask(below, who(8, 1, &[])).await, Err(Failure::EACCES));
         c.setattr(below, owned(9, 0o711)).await.unwrap();
         assert_eq!(ask(file, who(9, 1, &[])).await, Ok(1));
         assert_eq!(ask(below, who(9, 1, &[])).await, Ok(1), "the owner of what is named");
@@ -576,7 +576,7 @@ fn a_target_whose_disk_others_have_filled_starts_and_what_is_there_can_be_remove
     let node = c.mdt;
     c.world.start(node);
     c.run(0, |c| async move {
-        assert_eq!(c.make(Fid::ROOT, b"b", DIR).await, Err(Errno::ENOSPC));
+        assert_eq!(c.make(Fid::ROOT, b"b", DIR).await, Err(Failure::ENOSPC));
         c.unlink(Fid::ROOT, b"a", false).await.unwrap();
     });
     let (report, _) = c.check();

@@ -46,7 +46,7 @@ async fn set_up(c: Rc<Client>) -> Set {
     set
 }
 
-fn told<T>(reply: Result<T, Errno>, show: impl Fn(&T) -> String) -> String {
+fn told<T>(reply: Result<T, Failure>, show: impl Fn(&T) -> String) -> String {
     reply.as_ref().map_or_else(|e| format!("{e:?}"), show)
 }
 fn attr(a: &Attr) -> String {

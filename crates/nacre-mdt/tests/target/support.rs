@@ -97,7 +97,7 @@ impl Client {
     pub(crate) fn now(&self) -> Timestamp {
         self.ctx.wall()
     }
-    pub(crate) async fn call<'a, R: Rpc + Codec<'a>>(&self, request: &R) -> Result<R::Reply, Errno> {
+    pub(crate) async fn call<'a, R: Rpc + Codec<'a>>(&self, request: &R) -> Result<R::Reply, Failure> {
         Ok(self.mdt.call(request).await?)
     }
     pub(crate) async fn new_fid(&self) -> Fid {
@@ -112,7 +112,7 @@ impl Client {
         self.next.set(self.next.get() + 1);
         Fid::new(seq, Oid(self.next.get()))
     }
-    pub(crate) async fn make(&self, parent: Fid, name: &[u8], mode: u32) -> Result<Fid, Errno> {
+    pub(crate) async fn make(&self, parent: Fid, name: &[u8], mode: u32) -> Result<Fid, Failure> {
         self.make_open(parent, name, mode, None, true).await.map(|r| r.entry.attr.fid)
     }
     pub(crate) async fn make_open(
@@ -122,7 +122,7 @@ impl Client {
         mode: u32,
         open: Option<(u64, u32)>,
         exclusive: bool,
-    ) -> Result<CreateReply, Errno> {
+    ) -> Result<CreateReply, Failure> {
         let request = Create {
             parent,
             name: Some(name_of(name)),
@@ -138,7 +138,7 @@ impl Client {
         };
         self.call(&request).await
     }
-    pub(crate) async fn open(&self, fid: Fid, handle: u64, flags: u32) -> Result<EntryReply, Errno> {
+    pub(crate) async fn open(&self, fid: Fid, handle: u64, flags: u32) -> Result<EntryReply, Failure> {
         let how = OpenHow { handle: OpenHandle(handle), flags };
         self.call(&Open { fid, how, caller: Caller::root() }).await
     }
@@ -148,16 +148,16 @@ impl Client {
         handle: u64,
         dirty: bool,
         written: Option<Written>,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Failure> {
         self.call(&Close { fid, handle: OpenHandle(handle), dirty, written, atime: None }).await.map(|_| ())
     }
-    pub(crate) async fn unlink(&self, parent: Fid, name: &[u8], directory: bool) -> Result<(), Errno> {
+    pub(crate) async fn unlink(&self, parent: Fid, name: &[u8], directory: bool) -> Result<(), Failure> {
         let name = name_of(name);
         let (caller, time) = (Caller::root(), self.now());
         let request = Unlink { parent, name, directory, caller, time, reported: Fid::default() };
         self.call(&request).await.map(|_| ())
     }
-    pub(crate) async fn rename(&self, a: (Fid, &[u8]), b: (Fid, &[u8]), flags: u32) -> Result<(), Errno> {
+    pub(crate) async fn rename(&self, a: (Fid, &[u8]), b: (Fid, &[u8]), flags: u32) -> Result<(), Failure> {
         let request = Rename {
             parent: a.0,
             name: name_of(a.1),
@@ -170,17 +170,17 @@ impl Client {
         };
         self.call(&request).await.map(|_| ())
     }
-    pub(crate) async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<Attr, Errno> {
+    pub(crate) async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<Attr, Failure> {
         let reply = self.call(&Lookup { parent, name: name_of(name) }).await?;
-        reply.entry.map(|entry| entry.attr).ok_or(Errno::ENOENT)
+        reply.entry.map(|entry| entry.attr).ok_or(Failure::ENOENT)
     }
-    pub(crate) async fn getattr(&self, fid: Fid) -> Result<Attr, Errno> {
+    pub(crate) async fn getattr(&self, fid: Fid) -> Result<Attr, Failure> {
         self.call(&Getattr { fid }).await.map(|r| r.attr)
     }
     pub(crate) async fn readdir(&self, dir: Fid, cookie: u64, entries_max: u32) -> ReaddirReply {
         self.call(&Readdir { dir, cookie, entries_max, with_attrs: false }).await.unwrap()
     }
-    pub(crate) async fn setattr(&self, fid: Fid, set: SetAttr) -> Result<Attr, Errno> {
+    pub(crate) async fn setattr(&self, fid: Fid, set: SetAttr) -> Result<Attr, Failure> {
         let request = Setattr { fid, set, caller: Caller::root(), time: self.now() };
         self.call(&request).await.map(|r| r.attr)
     }
@@ -190,7 +190,7 @@ impl Client {
         kind: FlockType,
         range: (u64, u64),
         wait: Option<u64>,
-    ) -> Result<FlockOutcome, Errno> {
+    ) -> Result<FlockOutcome, Failure> {
         let lock =
             FileLock { family: FlockFamily::Posix, kind, start: range.0, end: range.1, owner: 9, pid: 77 };
         let cookie = LockCookie(wait.unwrap_or(0));

@@ -20,7 +20,8 @@ use nacre_osd::{Credits, Osd, Pins};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore, Whereabouts};
 use nacre_types::{
-    ClientUuid, Codec as _, Errno, FsName, Instant, ProtocolOutcome, Remembered, TargetKind, TargetName,
+    ClientUuid, Codec as _, Errno, Failure, FsName, Instant, ProtocolOutcome, Remembered, TargetKind,
+    TargetName,
 };
 use nacre_wire::Opcode;
 use nacre_wire::mgs::{
@@ -109,7 +110,7 @@ impl Mgs {
         Ok(Reply::of(&Empty {}))
     }
 
-    async fn register(&self, request: &Request) -> Result<Reply, Errno> {
+    async fn register(&self, request: &Request) -> Result<Reply, Failure> {
         let new: RegisterTarget = request.args()?;
         let key = (self.core.ctx.random(), self.core.ctx.random());
         let credits = Credits {
@@ -126,7 +127,7 @@ impl Mgs {
             Ok(Some(change)) => change,
             Ok(None) => {
                 self.core.osd.commit(self.core.osd.last_transno()).await?;
-                return self.registered(&new);
+                return Ok(self.registered(&new)?);
             }
             Err(Refused::Mismatch(refused)) => {
                 if let Some(left_out) = self.may_say("mismatch") {
@@ -137,7 +138,7 @@ impl Mgs {
                 let nothing = RegisterReply { config_version, hash_key: (0, 0), replaced: 0, refused };
                 return Ok(Reply::of(&nothing));
             }
-            Err(refused) => return Err(self.refuse(&new, &refused)),
+            Err(refused) => return Err(self.refuse(&new, &refused).into()),
         };
         if !self.registry.borrow().is_known(&new) {
             self.added.set(self.core.ctx.now());
@@ -318,13 +319,13 @@ impl Service for Mgs {
         Ok(mgs)
     }
 
-    async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
+    async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Failure> {
         match request.opcode {
             Opcode::RegisterTarget => self.register(&request).await,
-            Opcode::ListTargets => self.list(&request),
-            Opcode::SetPermanentParam => self.set_permanent_param(&request).await,
-            Opcode::AdmitTarget => self.admit(&request).await,
-            _ => Err(Errno::EOPNOTSUPP),
+            Opcode::ListTargets => Ok(self.list(&request)?),
+            Opcode::SetPermanentParam => Ok(self.set_permanent_param(&request).await?),
+            Opcode::AdmitTarget => Ok(self.admit(&request).await?),
+            _ => Err(Failure::EOPNOTSUPP),
         }
     }
 

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::marker::PhantomData;
 use nacre_rpc::CallError;
-use nacre_types::{Codec, Errno, Instant, ProtocolOutcome};
+use nacre_types::{Codec, Errno, Failure, Instant, ProtocolOutcome};
 use nacre_wire::mdt::AwaitInodeLocks;
 use nacre_wire::target::Sync;
 use nacre_wire::{Class, Frame, KeptUntil, Rpc, Status};
@@ -70,7 +70,7 @@ impl<R: Rpc> Call<'_, R> {
             Err(error) => {
                 let target_name = self.peer.target();
                 tracing::warn!(target_name, opcode = ?R::OPCODE, %error, "reply cannot be read");
-                Err(RpcError::Errno(Errno::EPROTO))
+                Err(Errno::EPROTO.into())
             }
         }
     }
@@ -109,12 +109,11 @@ impl Peer {
             let frame = self.send_once(next).await?;
             match (frame.header.status, again) {
                 (Status::Success, _) => return Ok(frame),
-                (Status::Errno(errno), _) => return Err(RpcError::Errno(errno)),
-                (Status::Outcome(ProtocolOutcome::LocksAwaited), Some(again)) => {
+                (Status::Failed(Failure::Outcome(ProtocolOutcome::LocksAwaited)), Some(again)) => {
                     Box::pin(self.call(&AwaitInodeLocks { change: frame.header.xid })).await?;
                     next = again;
                 }
-                (Status::Outcome(outcome), _) => return Err(RpcError::Outcome(outcome)),
+                (Status::Failed(failure), _) => return Err(failure.into()),
             }
         }
     }
@@ -136,7 +135,7 @@ impl Peer {
     ///
     /// # Errors
     /// That of the target's sync while there is no room.
-    pub async fn data_room(&self) -> Result<(), RpcError> {
+    pub async fn data_room(&self) -> Result<(), Errno> {
         loop {
             self.sync_in_background();
             if self.import.borrow().has_data_room() || !self.accepts_calls() {
@@ -144,7 +143,7 @@ impl Peer {
             }
             self.changed.wait().await;
             if let Some(errno) = self.sync_error.get() {
-                return Err(RpcError::Errno(errno));
+                return Err(errno);
             }
         }
     }
@@ -155,7 +154,7 @@ impl Peer {
         self.sync_error.set(None);
         let this = self.me.upgrade().expect("alive while it is called");
         self.ctx.spawn(async move {
-            if let Err(RpcError::Errno(errno)) = Box::pin(this.call(&Sync {})).await {
+            if let Err(RpcError::Failed(Failure::Errno(errno))) = Box::pin(this.call(&Sync {})).await {
                 this.sync_error.set(Some(errno));
             }
             this.syncing.set(false);

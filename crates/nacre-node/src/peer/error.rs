@@ -1,17 +1,14 @@
 //! Why a call has no reply, as the caller of a peer sees it.
 
 use nacre_rpc::CallError;
-use nacre_types::{Errno, ProtocolOutcome};
+use nacre_types::{Errno, Failure};
 
 /// The reason why a call has no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RpcError {
-    /// The reply has this error.
+    /// The reply has this errno, or an outcome that the import leaves to its user.
     #[error("{0}")]
-    Errno(Errno),
-    /// The reply has an outcome of the protocol, which the import leaves to its user.
-    #[error("{0}")]
-    Outcome(ProtocolOutcome),
+    Failed(Failure),
     /// The target has evicted this client; the request was not executed, or its effect is gone with the export.
     #[error("evicted by the target")]
     Evicted,
@@ -28,16 +25,25 @@ pub enum RpcError {
     #[error("another target or an old copy of the target replies")]
     Mismatch,
 }
-impl From<RpcError> for Errno {
+impl From<RpcError> for Failure {
     fn from(e: RpcError) -> Self {
         match e {
-            RpcError::Errno(e) => e,
-            RpcError::Outcome(outcome) => outcome.into(),
+            RpcError::Failed(failure) => failure,
             RpcError::Evicted | RpcError::EvictedUnsent | RpcError::Inactive | RpcError::Mismatch => {
-                Errno::EIO
+                Failure::EIO
             }
-            RpcError::Stopped => Errno::ESHUTDOWN,
+            RpcError::Stopped => Failure::ESHUTDOWN,
         }
+    }
+}
+impl From<Failure> for RpcError {
+    fn from(failure: Failure) -> Self {
+        RpcError::Failed(failure)
+    }
+}
+impl From<Errno> for RpcError {
+    fn from(errno: Errno) -> Self {
+        RpcError::Failed(errno.into())
     }
 }
 impl From<CallError> for RpcError {

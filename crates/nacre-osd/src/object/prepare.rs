@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::ops::Range;
 use nacre_node::{FileId, Keep, StoreDone, StoreError, StoreOp};
-use nacre_types::{Errno, Extent, ObjectId, Owner};
+use nacre_types::{Extent, ObjectId, Owner};
 
 /// Bytes that one transaction allocates at most; longer allocations take several.
 const ALLOCATE_SLICE_BYTES: u64 = 1 << 30;
@@ -33,21 +33,21 @@ impl Objects {
     /// returned for the transaction.
     ///
     /// # Errors
-    /// `Rejected` with the error of `admit`; `TooLarge`, `Quarantined`; `NoSpace` and others of the store: nothing of the
-    /// object has changed then that can be read, except that overwritten bytes may be old or new.
-    pub async fn prepare_write<A>(
+    /// That of `admit`; `TooLarge`, `Quarantined`; `NoSpace` and others of the store: nothing of the object has changed then
+    /// that can be read, except that overwritten bytes may be old or new.
+    pub async fn prepare_write<A, E: From<OsdError>>(
         self: &Rc<Self>,
         object: ObjectId,
         offset: u64,
         data: Vec<Bytes>,
-        admit: &dyn Fn() -> Result<A, Errno>,
-    ) -> Result<(Prepared, A), OsdError> {
+        admit: &dyn Fn() -> Result<A, E>,
+    ) -> Result<(Prepared, A), E> {
         self.wait_for_writeback().await;
         let bytes: u64 = data.iter().map(|b| b.len() as u64).sum();
         let end = end_of(object, offset, bytes)?;
         if bytes == 0 {
             let nothing = self.prepare_nothing(object).await?;
-            return Ok((nothing, admit().map_err(OsdError::Rejected)?));
+            return Ok((nothing, admit()?));
         }
         let blocks = blocks_of(offset, end);
         let mut checked = true;
@@ -60,7 +60,7 @@ impl Objects {
             };
             let overwrite = self.begin_overwrite(object, &blocks_of(offset, end.min(row.size))).await?;
             let mut pins = self.pins_of(object, &regions_of(&blocks)).await?;
-            let admitted = admit().map_err(OsdError::Rejected)?;
+            let admitted = admit()?;
             let (offset, data, zeroed) = self.zero_gap(object, row.size, tail, offset, data.clone()).await?;
             if let Some(region) = zeroed {
                 pins.merge(self.pins_of(object, &(region..region + 1)).await?);
@@ -78,7 +78,7 @@ impl Objects {
                 Ok(StoreDone::Checksums(sums)) if sums.len() as u64 == blocks.end - blocks.start => {
                     break (guard, overwrite, pins, offset, sums, zeroed, admitted);
                 }
-                Ok(_) => return Err(unexpected_result("checksummed write")),
+                Ok(_) => return Err(unexpected_result("checksummed write").into()),
                 // Nothing was written. Missing bytes are marked as lost, and the write is repeated without this check.
                 Err(StoreError::Missing { from, .. }) if checked => {
                     drop(guard);
@@ -87,11 +87,11 @@ impl Objects {
                 }
                 // Nothing was written.
                 Err(StoreError::Mismatch { offset, .. }) => {
-                    return Err(self.damaged(object, offset / BLOCK_BYTES));
+                    return Err(self.damaged(object, offset / BLOCK_BYTES).into());
                 }
                 Err(error) => {
                     self.repair(object, &blocks, row.size).await;
-                    return Err(store_error(error, bytes));
+                    return Err(store_error(error, bytes).into());
                 }
             }
         };
@@ -142,27 +142,27 @@ impl Objects {
     ///
     /// # Errors
     /// Those of [`Self::prepare_write`].
-    pub async fn prepare_allocate<A>(
+    pub async fn prepare_allocate<A, E: From<OsdError>>(
         self: &Rc<Self>,
         object: ObjectId,
         offset: u64,
         len: u64,
         keep_size: bool,
         stamp: &Stamp,
-        admit: &dyn Fn() -> Result<A, Errno>,
-    ) -> Result<(Prepared, A), OsdError> {
+        admit: &dyn Fn() -> Result<A, E>,
+    ) -> Result<(Prepared, A), E> {
         let end = end_of(object, offset, len)?;
         if len == 0 {
             let nothing = self.prepare_nothing(object).await?;
-            return Ok((nothing, admit().map_err(OsdError::Rejected)?));
+            return Ok((nothing, admit()?));
         }
         let new_end = if keep_size { 0 } else { end };
         let (guard, row, tail) = self.lock_to_change(object, offset, new_end, end).await?;
-        let admitted = admit().map_err(OsdError::Rejected)?;
+        let admitted = admit()?;
         let file = FileId::Blob(object);
         if let Err(error) = self.ctx().io(StoreOp::Allocate { file, offset, len }).await {
             self.release_unused(object, offset).await;
-            return Err(store_error(error, len));
+            return Err(store_error(error, len).into());
         }
         let size = if keep_size { row.size } else { row.size.max(end) };
         let zeroed = match tail {
@@ -176,7 +176,7 @@ impl Objects {
             at = slice.end * BLOCK_BYTES;
             if let Err(error) = self.allocate_slice(object, slice, stamp).await {
                 self.release_unused(object, offset).await;
-                return Err(error);
+                return Err(error.into());
             }
         }
         let blocks = blocks_of(at, end);

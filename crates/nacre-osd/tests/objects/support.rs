@@ -9,7 +9,7 @@ use nacre_osd::{
     Stamp, UNVERIFIED_KEY, table,
 };
 use nacre_testkit::{CrashDevice, OsdDrive};
-use nacre_types::{Errno, Extent, Fid, ObjectId, Oid, Owner, Seq, Timestamp};
+use nacre_types::{Extent, Fid, ObjectId, Oid, Owner, Seq, Timestamp};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
@@ -25,7 +25,7 @@ pub(crate) fn stamp(n: u32) -> Stamp {
     Stamp { owner: owner(n), mtime: Timestamp::from_nanos(i128::from(n) * 1_000_000_000) }
 }
 /// These changes have no deadline.
-pub(crate) fn at_any_time() -> Result<(), Errno> {
+pub(crate) fn at_any_time() -> Result<(), OsdError> {
     Ok(())
 }
 pub(crate) fn config() -> OsdConfig {

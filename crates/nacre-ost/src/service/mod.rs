@@ -24,7 +24,7 @@ use core::time::Duration;
 use nacre_osd::{Objects, ObjectsConfig, OsdError, STABLE_KEY, UNVERIFIED_KEY, table};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, PersistentLocks, Registration, Reply, Request, Service, StartRow, TargetCore};
-use nacre_types::{Codec, Errno, Transno};
+use nacre_types::{Codec, Errno, Failure, Transno};
 use nacre_wire::Opcode;
 use nacre_wire::ost::{Allocate, Enqueue, Punch, ReserveReply, Truncate, Write};
 use nacre_wire::params::{BoundParam, OstParam};
@@ -86,7 +86,7 @@ impl Service for Ost {
         Ok(alloc::vec![(UNVERIFIED_KEY, stable)])
     }
 
-    async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
+    async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Failure> {
         self.dispatch(&request).await
     }
     fn counter(opcode: Opcode) -> Option<&'static str> {

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use nacre_dlm::policy::Mode;
 use nacre_osd::{Pins, Stamp};
 use nacre_target::{Reply, Request};
-use nacre_types::{Errno, Extent, LockCookie, ObjectId, Transno};
+use nacre_types::{Errno, Extent, Failure, LockCookie, ObjectId, Transno};
 use nacre_wire::ost::{
     Allocate, Cancel, Destroy, Enqueue, EnqueueReply, FreeSpaceReply, Glimpse, ObjectState, Punch, Read,
     ReadReply, Reserve, ReserveReply, Seek, SeekReply, SetOwner, SyncObject, Truncate, Write, WriteReply,
@@ -47,10 +47,10 @@ impl Ost {
         Err(Errno::EIO)
     }
 
-    async fn read(&self, request: &Request) -> Result<Reply, Errno> {
+    async fn read(&self, request: &Request) -> Result<Reply, Failure> {
         let args: Read = request.args()?;
         if args.len > MAX_BULK_BYTES {
-            return Err(Errno::EINVAL);
+            return Err(Failure::EINVAL);
         }
         let extent = range(args.object, args.offset, u64::from(args.len))?;
         self.check_not_lost(args.object, args.laid).await?;
@@ -76,7 +76,7 @@ impl Ost {
         object: ObjectId,
         laid: u32,
         extent: Extent,
-    ) -> Result<LockGuard, Errno> {
+    ) -> Result<LockGuard, Failure> {
         self.check_not_lost(object, laid).await?;
         let cookie = named_lock(request, cookie);
         let guard = self.locks.lock(request.export, cookie, object, Mode::Pw, extent).await?;
@@ -84,15 +84,15 @@ impl Ost {
         Ok(guard)
     }
 
-    async fn write(&self, request: &Request) -> Result<Reply, Errno> {
+    async fn write(&self, request: &Request) -> Result<Reply, Failure> {
         let args: Write = request.args()?;
         let len = request.bulk.iter().map(|b| b.len() as u64).sum();
         let extent = range(args.object, args.offset, len)?;
         if extent.is_empty() {
-            return Err(Errno::EINVAL);
+            return Err(Failure::EINVAL);
         }
         if let Some(written) = request.replayed_transno().filter(|t| self.core.may_have_lost_bytes(*t)) {
-            return self.restore(request, written).await;
+            return Ok(self.restore(request, written).await?);
         }
         let _guard = self.lock_for_change(request, args.lock, args.object, args.laid, extent).await?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
@@ -114,7 +114,7 @@ impl Ost {
         Ok(self.reconstructed_state(args.object).await?.with_transno(written))
     }
 
-    async fn truncate(&self, request: &Request) -> Result<Reply, Errno> {
+    async fn truncate(&self, request: &Request) -> Result<Reply, Failure> {
         let args: Truncate = request.args()?;
         range(args.object, args.size, 0)?;
         let extent = Extent::new(args.size, u64::MAX);
@@ -130,11 +130,11 @@ impl Ost {
         Ok(Reply::of(&WriteReply { state }).with_transno(transno))
     }
 
-    async fn allocate(&self, request: &Request) -> Result<Reply, Errno> {
+    async fn allocate(&self, request: &Request) -> Result<Reply, Failure> {
         let args: Allocate = request.args()?;
         let extent = range(args.object, args.offset, args.len)?;
         if extent.is_empty() {
-            return Err(Errno::EINVAL);
+            return Err(Failure::EINVAL);
         }
         let _guard = self.lock_for_change(request, args.lock, args.object, args.laid, extent).await?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
@@ -144,14 +144,14 @@ impl Ost {
         Ok(Reply::of(&WriteReply { state }).with_transno(transno))
     }
 
-    async fn punch(&self, request: &Request) -> Result<Reply, Errno> {
+    async fn punch(&self, request: &Request) -> Result<Reply, Failure> {
         let args: Punch = request.args()?;
         let extent = range(args.object, args.offset, args.len)?;
         if extent.is_empty() {
-            return Err(Errno::EINVAL);
+            return Err(Failure::EINVAL);
         }
         if let Some(applied) = request.replayed_transno().filter(|t| self.core.may_have_lost_bytes(*t)) {
-            return self.restore_punch(request, applied).await;
+            return Ok(self.restore_punch(request, applied).await?);
         }
         let _guard = self.lock_for_change(request, args.lock, args.object, args.laid, extent).await?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
@@ -184,7 +184,7 @@ impl Ost {
         Ok(Reply::of(&self.store.state(args.object).await?))
     }
 
-    async fn set_owner(&self, request: &Request) -> Result<Reply, Errno> {
+    async fn set_owner(&self, request: &Request) -> Result<Reply, Failure> {
         let args: SetOwner = request.args()?;
         check_fid(args.object)?;
         let transno = self.store.set_owner(request, args.object, args.owner).await?;
@@ -192,10 +192,10 @@ impl Ost {
     }
 
     /// One transaction for each object: a file may have thousands of stripes. The last one has the reply record.
-    async fn destroy(&self, request: &Request) -> Result<Reply, Errno> {
+    async fn destroy(&self, request: &Request) -> Result<Reply, Failure> {
         let args: Destroy = request.args()?;
         if args.stripes.len() > DESTROY_MAX {
-            return Err(Errno::E2BIG);
+            return Err(Failure::E2BIG);
         }
         let objects: Vec<ObjectId> =
             args.stripes.iter().map(|&stripe| ObjectId { fid: args.fid, stripe }).collect();
@@ -252,12 +252,12 @@ impl Ost {
     }
 
     /// Replies with the number of objects granted; fewer than requested on a device that fills up, ENOSPC for none.
-    async fn reserve(&self, request: &Request) -> Result<Reply, Errno> {
+    async fn reserve(&self, request: &Request) -> Result<Reply, Failure> {
         let args: Reserve = request.args()?;
         let reservation = self.core.osd.reserve(OWN_CREDITS).await?;
         let objects = self.store.room().grantable(args.objects).await?;
         if objects == 0 && args.objects > 0 {
-            return Err(Errno::ENOSPC);
+            return Err(Failure::ENOSPC);
         }
         request.set_record_data(objects);
         let admitted = self.core.admit_change(request)?;
@@ -274,21 +274,27 @@ impl Ost {
         Ok(Reply::of(&FreeSpaceReply { freed }))
     }
 
-    pub(super) async fn dispatch(&self, request: &Request) -> Result<Reply, Errno> {
+    pub(super) async fn dispatch(&self, request: &Request) -> Result<Reply, Failure> {
         match request.opcode {
             Opcode::Read => self.read(request).await,
             Opcode::Write => self.write(request).await,
             Opcode::Truncate => self.truncate(request).await,
             Opcode::Allocate => self.allocate(request).await,
             Opcode::Punch => self.punch(request).await,
-            Opcode::Seek => self.seek(request).await,
-            Opcode::Glimpse => self.glimpse(request).await,
             Opcode::SetOwner => self.set_owner(request).await,
             Opcode::Destroy => self.destroy(request).await,
+            Opcode::Reserve => self.reserve(request).await,
+            _ => Ok(self.dispatch_other(request).await?),
+        }
+    }
+    /// Requests about which the protocol has no outcome.
+    async fn dispatch_other(&self, request: &Request) -> Result<Reply, Errno> {
+        match request.opcode {
+            Opcode::Seek => self.seek(request).await,
+            Opcode::Glimpse => self.glimpse(request).await,
             Opcode::SyncObject => self.sync_object(request).await,
             Opcode::Enqueue => self.enqueue(request).await,
             Opcode::Cancel => self.cancel(request).await,
-            Opcode::Reserve => self.reserve(request).await,
             Opcode::FreeSpace => self.free_space().await,
             _ => Err(Errno::EOPNOTSUPP),
         }

@@ -27,8 +27,8 @@ async fn write_locked(c: &Client, o: ObjectId, cookie: &mut u64, offset: u64, da
         c.cancel(o, *cookie).await.unwrap();
         match done {
             Ok(_) => return,
-            Err(e) if e.is(ProtocolOutcome::LockLost) => {}
-            Err(errno) => panic!("{errno}"),
+            Err(Failure::Outcome(ProtocolOutcome::LockLost)) => {}
+            Err(failure) => panic!("{failure}"),
         }
     }
 }

@@ -38,7 +38,7 @@ fn bytes_beyond_sixteen_tib_are_kept_and_holes_are_zeros() {
         assert_eq!(c.read(o, far - 4, 100).await.unwrap(), b"\0\0\0\0far away");
         assert_eq!(c.read(o, 1 << 40, 8).await.unwrap(), [0; 8]);
         assert_eq!(c.read(o, 0, 6).await.unwrap(), b"near\0\0");
-        assert_eq!(c.write(o, i64::MAX as u64, b"x").await, Err(Errno::EFBIG));
+        assert_eq!(c.write(o, i64::MAX as u64, b"x").await, Err(Failure::EFBIG));
     });
     let found = c.check();
     assert_eq!((found.problems, found.sums_differ), (0, 0), "{found:?}");
@@ -126,12 +126,12 @@ fn a_lock_that_does_not_cover_or_is_not_held_is_refused() {
     let o = object(1);
     c.run(0, move |c| async move {
         c.lock(o, 1, LockMode::Pr, Extent::new(0, 100)).await.unwrap();
-        assert_eq!(c.write_under(o, 0, b"x", LockCookie(1)).await, Err(Errno::EPROTO), "PR is not PW");
+        assert_eq!(c.write_under(o, 0, b"x", LockCookie(1)).await, Err(Failure::EPROTO), "PR is not PW");
         c.lock(o, 2, LockMode::Pw, Extent::new(200, 300)).await.unwrap();
-        assert_eq!(c.write_under(o, 290, &[0; 20], LockCookie(2)).await, Err(Errno::EPROTO), "beyond");
+        assert_eq!(c.write_under(o, 290, &[0; 20], LockCookie(2)).await, Err(Failure::EPROTO), "beyond");
         assert_eq!(
             c.write_under(object(2), 200, b"x", LockCookie(2)).await,
-            Err(Errno::EPROTO),
+            Err(Failure::EPROTO),
             "other object"
         );
         assert_eq!(
@@ -148,9 +148,9 @@ fn a_lock_that_does_not_cover_or_is_not_held_is_refused() {
             extent: Extent::ALL,
             persistent: false,
         };
-        assert_eq!(c.peer.call(&again).await.map_err(Errno::from), Err(Errno::EPROTO), "cookie in use");
+        assert_eq!(c.peer.call(&again).await.map_err(Failure::from), Err(Failure::EPROTO), "cookie in use");
         let empty = Enqueue { extent: Extent::new(5, 5), cookie: LockCookie(7), ..again };
-        assert_eq!(c.peer.call(&empty).await.map_err(Errno::from), Err(Errno::EINVAL));
+        assert_eq!(c.peer.call(&empty).await.map_err(Failure::from), Err(Failure::EINVAL));
     });
     let stolen = c.run(1, move |c| async move { c.write_under(o, 200, b"y", LockCookie(2)).await });
     assert_eq!(stolen, Err(ProtocolOutcome::LockLost.into()), "cookies belong to their client");
@@ -208,9 +208,9 @@ fn late_changes_of_a_destroyed_object_are_refused_also_after_a_restart() {
     });
     for _ in 0..2 {
         c.run(1, move |c| async move {
-            assert_eq!(c.write(o, 0, b"late").await, Err(Errno::ENOENT));
-            assert_eq!(c.truncate(o, 1).await, Err(Errno::ENOENT));
-            assert_eq!(c.write(object(2), 0, b"late").await, Err(Errno::ENOENT));
+            assert_eq!(c.write(o, 0, b"late").await, Err(Failure::ENOENT));
+            assert_eq!(c.truncate(o, 1).await, Err(Failure::ENOENT));
+            assert_eq!(c.write(object(2), 0, b"late").await, Err(Failure::ENOENT));
             assert_eq!(c.glimpse(o).await, Ok(ObjectState::default()));
         });
         c.restart();
@@ -321,7 +321,7 @@ fn reservations_are_kept_and_a_full_target_says_so() {
         }
         panic!("a store of 64 MiB took 200 MiB")
     });
-    assert_eq!(full.0, Errno::ENOSPC);
+    assert_eq!(full.0, Failure::ENOSPC);
     assert!(full.1 > 20 << 20, "{full:?}");
     let none = c.run(0, |c| async move { c.peer.call(&Reserve { objects: 1 << 30 }).await });
     assert!(none.is_err() || none.unwrap().objects < 1000);
@@ -353,7 +353,7 @@ fn promises_to_an_mdt_that_died_again_and_again_do_not_fill_the_target() {
         for n in 0..200u64 {
             c.write(object(1), n << 20, &vec![3; 1 << 20]).await?;
         }
-        Ok::<(), Errno>(())
+        Ok::<(), Failure>(())
     });
     assert_eq!(written, Ok(()), "most of an empty target can be written");
 }
@@ -392,16 +392,16 @@ fn hostile_arguments_are_refused() {
     let mut c = Cluster::new(11, 1);
     c.run(0, |c| async move {
         let foreign = ObjectId { fid: Fid::new(Seq(u64::MAX), Oid(u32::MAX)), stripe: 0 };
-        assert_eq!(c.write(foreign, 0, b"x").await, Err(Errno::EPROTO));
-        assert_eq!(c.read(foreign, 0, 1).await, Err(Errno::EPROTO));
-        assert_eq!(c.destroy(foreign).await, Err(Errno::EPROTO));
-        assert_eq!(c.write(object(1), u64::MAX, b"x").await, Err(Errno::EFBIG));
-        assert_eq!(c.read(object(1), 0, u32::MAX).await, Err(Errno::EINVAL));
-        assert_eq!(c.write(object(1), 0, b"").await, Err(Errno::EINVAL));
-        assert_eq!(c.truncate(object(1), u64::MAX).await, Err(Errno::EFBIG));
+        assert_eq!(c.write(foreign, 0, b"x").await, Err(Failure::EPROTO));
+        assert_eq!(c.read(foreign, 0, 1).await, Err(Failure::EPROTO));
+        assert_eq!(c.destroy(foreign).await, Err(Failure::EPROTO));
+        assert_eq!(c.write(object(1), u64::MAX, b"x").await, Err(Failure::EFBIG));
+        assert_eq!(c.read(object(1), 0, u32::MAX).await, Err(Failure::EINVAL));
+        assert_eq!(c.write(object(1), 0, b"").await, Err(Failure::EINVAL));
+        assert_eq!(c.truncate(object(1), u64::MAX).await, Err(Failure::EFBIG));
         let stripes = vec![0; 5000];
-        let many = c.peer.call(&Destroy { fid: object(1).fid, stripes }).await.map_err(Errno::from);
-        assert!(many == Err(Errno::E2BIG), "{many:?}");
+        let many = c.peer.call(&Destroy { fid: object(1).fid, stripes }).await.map_err(Failure::from);
+        assert!(many == Err(Failure::E2BIG), "{many:?}");
         assert_eq!(c.glimpse(object(1)).await, Ok(ObjectState::default()));
     });
 }

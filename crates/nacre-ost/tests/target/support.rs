@@ -78,10 +78,10 @@ impl Client {
         object: ObjectId,
         offset: u64,
         data: &[u8],
-    ) -> Result<ObjectState, Errno> {
+    ) -> Result<ObjectState, Failure> {
         loop {
             match self.write_under(object, offset, data, LockCookie(0)).await {
-                Err(e) if e.is(ProtocolOutcome::DeadlinePassed) => {} // it waited for a lock for longer than it may: it is made anew
+                Err(Failure::Outcome(ProtocolOutcome::DeadlinePassed)) => {} // it waited for a lock for longer than it may: it is made anew
                 other => return other,
             }
         }
@@ -92,26 +92,26 @@ impl Client {
         offset: u64,
         data: &[u8],
         lock: LockCookie,
-    ) -> Result<ObjectState, Errno> {
+    ) -> Result<ObjectState, Failure> {
         let request = Write { object, laid: 0, offset, owner: owner(), mtime: at(1), lock };
         let reply = self.peer.request(&request).bulk(vec![Bytes::copy_from_slice(data)]).send().await?.body;
         Ok(reply.state)
     }
-    pub(crate) async fn read(&self, object: ObjectId, offset: u64, len: u32) -> Result<Vec<u8>, Errno> {
+    pub(crate) async fn read(&self, object: ObjectId, offset: u64, len: u32) -> Result<Vec<u8>, Failure> {
         let request = Read { object, laid: 0, offset, len, lock: LockCookie(0) };
         let bulk = self.peer.request(&request).send().await?.frame.bulk;
         Ok(bulk.concat())
     }
-    pub(crate) async fn truncate(&self, object: ObjectId, size: u64) -> Result<ObjectState, Errno> {
+    pub(crate) async fn truncate(&self, object: ObjectId, size: u64) -> Result<ObjectState, Failure> {
         let lock = LockCookie(0);
         let reply =
             self.peer.call(&Truncate { object, laid: 0, size, owner: owner(), mtime: at(2), lock }).await?;
         Ok(reply.state)
     }
-    pub(crate) async fn glimpse(&self, object: ObjectId) -> Result<ObjectState, Errno> {
+    pub(crate) async fn glimpse(&self, object: ObjectId) -> Result<ObjectState, Failure> {
         Ok(self.peer.call(&Glimpse { object, laid: 0 }).await?)
     }
-    pub(crate) async fn destroy(&self, object: ObjectId) -> Result<(), Errno> {
+    pub(crate) async fn destroy(&self, object: ObjectId) -> Result<(), Failure> {
         self.peer.call(&Destroy { fid: object.fid, stripes: vec![object.stripe] }).await?;
         Ok(())
     }
@@ -122,7 +122,7 @@ impl Client {
         cookie: u64,
         mode: LockMode,
         extent: Extent,
-    ) -> Result<ObjectState, Errno> {
+    ) -> Result<ObjectState, Failure> {
         let cookie = LockCookie(cookie);
         let reply =
             self.peer.call(&Enqueue { object, laid: 0, cookie, mode, extent, persistent: false }).await?;
@@ -143,7 +143,7 @@ impl Client {
         cookie: u64,
         mode: LockMode,
         extent: Extent,
-    ) -> Result<ObjectState, Errno> {
+    ) -> Result<ObjectState, Failure> {
         loop {
             let until = self.ctx.now() + std::time::Duration::from_secs(1);
             let request =
@@ -163,7 +163,7 @@ impl Client {
     pub(crate) async fn sleep(&self, seconds: u64) {
         self.ctx.sleep(std::time::Duration::from_secs(seconds)).await;
     }
-    pub(crate) async fn cancel(&self, object: ObjectId, cookie: u64) -> Result<(), Errno> {
+    pub(crate) async fn cancel(&self, object: ObjectId, cookie: u64) -> Result<(), Failure> {
         self.peer.call(&Cancel { object, cookie: LockCookie(cookie) }).await?;
         Ok(())
     }

@@ -15,10 +15,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
-use nacre_types::{Codec, ConnEpoch, Errno, Instant, ProtocolOutcome};
+use nacre_types::{Codec, ConnEpoch, Failure, Instant, ProtocolOutcome};
 use nacre_wire::bounds::{NAME_BYTES_MAX, SENTENCE_BYTES_MAX, truncated};
 use nacre_wire::target::{Connect, ConnectReply, features};
-use nacre_wire::{Frame, Header, Kind, Opcode, Status};
+use nacre_wire::{Frame, Header, Kind, Opcode};
 
 /// Opening a connection may take that long before the next address is tried.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -170,8 +170,8 @@ impl<T> Import<T> {
     }
 
     pub(super) fn connect_replied(&mut self, now: Instant, frame: &Frame, sent: Instant) {
-        if frame.header.status != Status::Success {
-            return self.lose(now, &refusal(frame));
+        if let Some(failure) = frame.header.status.failure() {
+            return self.lose(now, &refusal(frame, failure));
         }
         let reply = match ConnectReply::from_slice(&frame.body) {
             Ok(reply) => reply,
@@ -335,15 +335,14 @@ impl<T> Import<T> {
 }
 
 /// Why a target refuses a connect, for people.
-fn refusal(frame: &Frame) -> String {
-    let why = match frame.header.status {
-        Status::Outcome(ProtocolOutcome::StaleEpoch) => {
+fn refusal(frame: &Frame, failure: Failure) -> String {
+    let why = match failure {
+        Failure::Outcome(ProtocolOutcome::StaleEpoch) => {
             "somebody with this client's secret has connected since"
         }
-        Status::Errno(Errno::EACCES) => "the target knows a client of this identity with another secret",
+        Failure::EACCES => "the target knows a client of this identity with another secret",
         _ => truncated(core::str::from_utf8(&frame.body).unwrap_or_default(), SENTENCE_BYTES_MAX),
     };
     let why: String = why.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let error = Errno(frame.header.status.number());
-    format!("connect refused: {error} {why}").trim_end().to_owned()
+    format!("connect refused: {failure} {why}").trim_end().to_owned()
 }

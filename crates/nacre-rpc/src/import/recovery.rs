@@ -70,7 +70,7 @@ impl<T> Import<T> {
         }
         self.commits.replayed(at, frame.header.xid, frame.header.transno);
         self.note_reply(&frame.header, sent);
-        if let Some(error) = frame.header.status.error() {
+        if let Some(error) = frame.header.status.failure() {
             self.effects.push_back(ImportEffect::ReplayFailed { transno: at, error });
         }
         self.replay_next(now);

@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{ClientUuid, ConnEpoch, Errno, Instant, Remembered, Secret, Transno};
+use nacre_types::{ClientUuid, ConnEpoch, Failure, Instant, Remembered, Secret, Transno};
 use nacre_wire::target::Role;
 use nacre_wire::{Class, Frame, Opcode};
 
@@ -148,7 +148,7 @@ pub enum ImportEffect<T> {
         /// Transno of the change.
         transno: Transno,
         /// The error of the replay.
-        error: Errno,
+        error: Failure,
     },
     /// The target that replies is not the expected one; for the log.
     Mismatch {

@@ -8,7 +8,7 @@ use crate::loss::{Left, Lost};
 use crate::model::{Outcome, Value};
 use crate::ops::Op;
 use crate::run::{RECOVERY_NS, Run, SECOND, SLEEP_NS, STUCK_NS};
-use nacre_types::Errno;
+use nacre_types::Failure;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -50,7 +50,7 @@ impl Run {
             Fault::Replace(_) => {
                 for t in 0..self.tasks.len() {
                     if let Some(running) = self.tasks[t].running.take_if(|r| r.mount == mount) {
-                        self.tasks[t].ended_unsure(&running.op, mount, &Err(Errno::EIO), mount)?;
+                        self.tasks[t].ended_unsure(&running.op, mount, &Err(Failure::EIO), mount)?;
                         self.report.operations += 1;
                     }
                     self.tasks[t].mount_gone(mount);
@@ -170,7 +170,7 @@ impl Run {
     fn walk(&mut self, mount: usize, t: usize) -> Result<check::Tree, String> {
         let base = self.tasks[t].base.clone();
         let walk = move |client: Rc<nacre_client::Client>| async move { check::walk(&client, &base).await };
-        let seen: Result<check::Tree, Errno> = self.call(mount, walk)?;
+        let seen: Result<check::Tree, Failure> = self.call(mount, walk)?;
         seen.map_err(|e| format!("mount{mount} cannot be walked after a loss: {e}"))
     }
 }

@@ -15,9 +15,9 @@ use crate::execute::Session;
 use crate::faults::{Fault, Faults};
 use crate::model::Outcome;
 use crate::ops::Op;
-use crate::plan::{Failure, Plan, Report};
+use crate::plan::{FailedSeed, Plan, Report};
 use crate::task::{Running, Task, short};
-use nacre_types::Errno;
+use nacre_types::Failure;
 use nacre_wire::mdt::FlockFamily;
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ pub(crate) struct Run {
 }
 
 /// Runs a plan; a failure carries so many lines of trace.
-pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, Failure> {
+pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, FailedSeed> {
     if plan.power {
         return crate::power::run(plan, trace_lines);
     }
@@ -74,7 +74,7 @@ pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, Failure> {
     };
     match run.all() {
         Ok(()) => Ok(Report { virtual_ms: run.cluster.world.now_ns() / 1_000_000, ..run.report }),
-        Err(what) => Err(Failure { what, trace: run.cluster.world.trace(trace_lines) }),
+        Err(what) => Err(FailedSeed { what, trace: run.cluster.world.trace(trace_lines) }),
     }
 }
 
@@ -284,7 +284,7 @@ impl Run {
                 task.ended_unsure(&op, mount, &got, gone).map_err(in_task)?;
                 continue;
             }
-            if may_fail && got == Err(Errno::EIO) {
+            if may_fail && got == Err(Failure::EIO) {
                 task.lost(&op);
                 continue;
             }

@@ -6,7 +6,7 @@ use crate::ops::{Op, SLOTS};
 use crate::run::{Run, SECOND};
 use crate::{model::Outcome, offline};
 use nacre_node::store::Store;
-use nacre_types::Errno;
+use nacre_types::Failure;
 use std::collections::BTreeMap;
 
 /// Numbers that are 0 on a server without clients.
@@ -63,7 +63,7 @@ impl Run {
                 let run = move |client: std::rc::Rc<nacre_client::Client>| async move {
                     check::walk(&client, &base).await
                 };
-                let seen: Result<_, Errno> = self.call(mount, run)?;
+                let seen: Result<_, Failure> = self.call(mount, run)?;
                 let seen = seen.map_err(|e| format!("mount{mount} cannot be walked: {e}"))?;
                 self.tasks[t].compare(&seen).map_err(|differences| {
                     format!("mount{mount} shows another tree:\n  {}", differences.join("\n  "))
@@ -74,7 +74,7 @@ impl Run {
             let reads = common.take(&mut self.cluster.jobs)?;
             for mount in 0..self.cluster.mounts.len() {
                 let seen = self.call(mount, Common::read)?;
-                reads.check(&seen.map_err(|e: Errno| format!("common files on mount{mount}: {e}"))?)?;
+                reads.check(&seen.map_err(|e: Failure| format!("common files on mount{mount}: {e}"))?)?;
             }
         }
         Ok(())
@@ -82,7 +82,7 @@ impl Run {
 
     /// Removes every file; then nothing of them may be left on any target.
     fn remove_all(&mut self) -> Result<(), String> {
-        let removed: Result<(), Errno> =
+        let removed: Result<(), Failure> =
             self.call(0, |client| async move { check::remove_all(&client).await })?;
         removed.map_err(|e| format!("the trees cannot be removed: {e}"))?;
         // An evicted mount's files go with its lease, objects after a commit.

@@ -4,7 +4,7 @@
 use nacre_client::{Client, CreateArgs, SetxattrArgs, WriteArgs};
 use nacre_sim::cluster::Cluster;
 use nacre_sim::{JobId, NodeId};
-use nacre_types::{Caller, Errno, Fid, OpenHandle};
+use nacre_types::{Caller, Failure, Fid, OpenHandle};
 use std::rc::Rc;
 
 pub(crate) const SEC: u64 = 1_000_000_000;
@@ -26,7 +26,7 @@ pub(crate) fn new<'a>(parent: Fid, name: &'a (impl AsRef<[u8]> + ?Sized), mode: 
 pub(crate) fn xattr<'a>(fid: Fid, name: &'a [u8], value: &'a [u8]) -> SetxattrArgs<'a> {
     SetxattrArgs { fid, name, value, flags: 0, kill_sgid: false, caller: caller() }
 }
-pub(crate) async fn make(client: &Client, parent: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
+pub(crate) async fn make(client: &Client, parent: Fid, name: &str, mode: u32) -> Result<Fid, Failure> {
     client.make(new(parent, name, mode)).await.map(|entry| entry.attr.fid)
 }
 /// Does a job on a mount and waits for it.
@@ -73,7 +73,7 @@ pub(crate) fn without_cache(c: &mut Cluster) {
 }
 
 /// A new file in the root directory, open for writing.
-pub(crate) async fn create(client: &Client, name: &str) -> Result<(Fid, OpenHandle), Errno> {
+pub(crate) async fn create(client: &Client, name: &str) -> Result<(Fid, OpenHandle), Failure> {
     let (entry, handle) = client.create(new(Fid::ROOT, name, FILE), 2).await?;
     Ok((entry.attr.fid, handle))
 }
@@ -82,10 +82,10 @@ pub(crate) async fn write(
     handle: OpenHandle,
     offset: u64,
     data: Vec<u8>,
-) -> Result<u32, Errno> {
+) -> Result<u32, Failure> {
     client.write(args(handle, offset, data)).await
 }
-pub(crate) async fn append(client: &Client, handle: OpenHandle, data: Vec<u8>) -> Result<u32, Errno> {
+pub(crate) async fn append(client: &Client, handle: OpenHandle, data: Vec<u8>) -> Result<u32, Failure> {
     client.write(WriteArgs { append: true, ..args(handle, 0, data) }).await
 }
 fn args(handle: OpenHandle, offset: u64, data: Vec<u8>) -> WriteArgs {
@@ -100,7 +100,7 @@ fn args(handle: OpenHandle, offset: u64, data: Vec<u8>) -> WriteArgs {
     }
 }
 /// The bytes of a file, as a mount sees them that opens it now.
-pub(crate) fn read(c: &mut Cluster, mount: NodeId, fid: Fid) -> Result<Vec<u8>, Errno> {
+pub(crate) fn read(c: &mut Cluster, mount: NodeId, fid: Fid) -> Result<Vec<u8>, Failure> {
     run(c, mount, async move |client| {
         let (_, handle) = client.open(fid, 0, caller()).await?;
         Ok(client.read(handle, 0, 2 << 20).await?.concat())

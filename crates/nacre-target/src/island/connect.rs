@@ -18,7 +18,7 @@ use alloc::string::{String, ToString};
 use nacre_node::{ConnId, Effect};
 use nacre_osd::{Credits, Pins, table};
 use nacre_rpc::Export;
-use nacre_types::{Codec, ConnEpoch, Errno, Generation, ProtocolOutcome};
+use nacre_types::{Codec, ConnEpoch, Errno, Failure, Generation, ProtocolOutcome};
 use nacre_wire::bounds::{NAME_BYTES_MAX, SENTENCE_BYTES_MAX, truncated};
 use nacre_wire::target::{Connect, ConnectReply, Role, features};
 use nacre_wire::{Frame, Header};
@@ -118,7 +118,7 @@ impl<S: Service> Inner<S> {
             tracing::warn!(target_name = %core.name, client = %connect.client, name = connect.name, from, left_out,
                 "connect refused: it names a client that is known with another secret");
         }
-        self.send_reply(core, conn, header, Err(Errno::EACCES));
+        self.send_reply(core, conn, header, Err(Failure::EACCES));
         self.close(conn);
     }
 
@@ -157,7 +157,7 @@ impl<S: Service> Inner<S> {
         conn: ConnId,
         epoch: ConnEpoch,
         connect: &Connect,
-    ) -> Result<ExportId, Errno> {
+    ) -> Result<ExportId, Failure> {
         let known = match connect.role {
             Role::Tool => self.conns().export(conn),
             Role::Client | Role::Target => core.clients().exports().of_client(connect.client),
@@ -283,7 +283,7 @@ fn agreed_slots(core: &TargetCore, connect: &Connect) -> u16 {
 }
 
 /// Writes the client's row and waits until it is durable.
-async fn record_client(core: &Rc<TargetCore>, id: ExportId) -> Result<(), Errno> {
+async fn record_client(core: &Rc<TargetCore>, id: ExportId) -> Result<(), Failure> {
     // `frees`: on a full disk a client must be able to connect and delete.
     let credits =
         Credits { rows: 3, row_bytes: 1024 + 2 * NAME_BYTES_MAX as u32, object_bytes: 0, frees: true };

@@ -17,7 +17,7 @@ use alloc::format;
 use alloc::rc::Rc;
 use nacre_node::{ConnId, Effect};
 use nacre_rpc::{Admission, RUNNING_MAX, ReplyRecord};
-use nacre_types::{Errno, ProtocolOutcome};
+use nacre_types::{Errno, Failure, ProtocolOutcome};
 use nacre_wire::matches;
 use nacre_wire::target::{Empty, GetParams, ParamList, PingReply, Role};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
@@ -71,7 +71,7 @@ impl<S: Service> Inner<S> {
     ) {
         core.renew_lease(id);
         let Some(opcode) = Opcode::from_number(frame.header.opcode) else {
-            return self.send_reply(core, conn, &frame.header, Err(Errno::EOPNOTSUPP));
+            return self.send_reply(core, conn, &frame.header, Err(Failure::EOPNOTSUPP));
         };
         let class = opcode.class();
         let replay = frame.header.has(flags::REPLAY);
@@ -99,7 +99,7 @@ impl<S: Service> Inner<S> {
             Admission::Drop => {}
             Admission::Error(error) => {
                 let what = format!("request {} ({opcode:?}, tag {})", frame.header.xid, frame.header.tag);
-                self.send_reply(core, conn, &frame.header, Err(error));
+                self.send_reply(core, conn, &frame.header, Err(error.into()));
                 self.protocol_error(core, conn, &what);
             }
         }
@@ -158,7 +158,7 @@ impl<S: Service> Inner<S> {
         service: &Rc<S>,
         request: Rc<Request>,
         record: Option<Box<ReplyRecord>>,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Failure> {
         let id = request.export;
         self.begin_work();
         let began = self.ctx().now();
@@ -167,7 +167,7 @@ impl<S: Service> Inner<S> {
             Some(record) => {
                 let (transno, versions) = (record.transno, record.pre_versions);
                 let reply = Box::pin(service.clone().reconstruct(request.clone(), *record)).await;
-                reply.map(|reply| Reply { transno, versions, ..reply })
+                reply.map(|reply| Reply { transno, versions, ..reply }).map_err(Failure::from)
             }
             None => self.execute(core, service, &request).await,
         };
@@ -195,7 +195,7 @@ impl<S: Service> Inner<S> {
         }
         let result = match self.must_commit(core, &request, &result) {
             None => result,
-            Some(earlier) => Box::pin(core.osd.commit(earlier)).await.map_err(Errno::from).and(result),
+            Some(earlier) => Box::pin(core.osd.commit(earlier)).await.map_err(Failure::from).and(result),
         };
         self.finish(core, &request, result, reconstructed);
         outcome
@@ -206,7 +206,7 @@ impl<S: Service> Inner<S> {
         core: &Rc<TargetCore>,
         service: &Rc<S>,
         request: &Rc<Request>,
-    ) -> Result<Reply, Errno> {
+    ) -> Result<Reply, Failure> {
         match request.opcode {
             Opcode::Statfs => Ok(Reply::of(&Box::pin(service.clone().statfs()).await?)),
             Opcode::Sync | Opcode::Commit => {
@@ -227,11 +227,11 @@ impl<S: Service> Inner<S> {
             }
             Opcode::RecoveryRows => {
                 if !core.is_administrator(request) {
-                    return Err(Errno::EPERM);
+                    return Err(Failure::EPERM);
                 }
                 Ok(Reply::of(&Box::pin(recovery_rows(core, &request.args()?)).await?))
             }
-            Opcode::SetParam if !core.is_administrator(request) => Err(Errno::EPERM),
+            Opcode::SetParam if !core.is_administrator(request) => Err(Failure::EPERM),
             Opcode::SetParam => Ok(Reply::of(&set_params(core, &**service, &request.args()?))),
             _ => service.clone().handle(request.clone()).await,
         }

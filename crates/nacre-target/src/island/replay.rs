@@ -118,7 +118,7 @@ impl<S: Service> Inner<S> {
                 self.run(core, service, request, Some(Box::new(record))).await
             }
             Admission::Drop => return, // of a connection that is gone: the client sends it again
-            Admission::Error(error) => Err(error),
+            Admission::Error(error) => Err(error.into()),
         };
         let failure = result.err().map(|error| {
             tracing::error!(target_name = %core.name, generation = %export, transno = %old, ?opcode, %error,

@@ -13,7 +13,7 @@ use alloc::rc::Rc;
 use bytes::Bytes;
 use nacre_node::{ConnId, Effect};
 use nacre_rpc::PreVersions;
-use nacre_types::{Codec, Errno, Transno};
+use nacre_types::{Codec, Failure, Transno};
 use nacre_wire::{Frame, Header, Kind, flags};
 
 impl<S: Service> Inner<S> {
@@ -22,7 +22,7 @@ impl<S: Service> Inner<S> {
         &self,
         core: &TargetCore,
         request: &Request,
-        result: &Result<Reply, Errno>,
+        result: &Result<Reply, Failure>,
     ) -> Option<Transno> {
         let transno = result.as_ref().ok().map(|reply| reply.transno).filter(|t| t.0 > 0)?;
         if !core.config.ack_or_commit || request.replayed_transno().is_some() {
@@ -37,7 +37,7 @@ impl<S: Service> Inner<S> {
         &self,
         core: &Rc<TargetCore>,
         request: &Request,
-        mut result: Result<Reply, Errno>,
+        mut result: Result<Reply, Failure>,
         reconstructed: bool,
     ) {
         self.end_work();
@@ -65,7 +65,7 @@ impl<S: Service> Inner<S> {
         if core.faults().strikes_change(Fault::ReplyLost, request.opcode.class()) {
             return self.close(conn);
         }
-        let unreadable = result.as_ref().is_err_and(|e| *e == Errno::EPROTO);
+        let unreadable = result.as_ref().is_err_and(|e| *e == Failure::EPROTO);
         let extra = if reconstructed { flags::RECONSTRUCTED } else { 0 };
         self.send_reply_with(core, conn, &request.header, result, extra);
         if unreadable {
@@ -80,7 +80,7 @@ impl<S: Service> Inner<S> {
         core: &TargetCore,
         conn: ConnId,
         request: &Header,
-        result: Result<Reply, Errno>,
+        result: Result<Reply, Failure>,
     ) {
         self.send_reply_with(core, conn, request, result, 0);
     }
@@ -90,7 +90,7 @@ impl<S: Service> Inner<S> {
         core: &TargetCore,
         conn: ConnId,
         request: &Header,
-        result: Result<Reply, Errno>,
+        result: Result<Reply, Failure>,
         extra_flags: u32,
     ) {
         let state = |id: ExportId| {

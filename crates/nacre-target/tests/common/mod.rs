@@ -9,7 +9,7 @@ use nacre_sim::{NodeId, World};
 use nacre_target::{
     ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetConfig, TargetCore, TargetIsland,
 };
-use nacre_types::{ClientUuid, Codec, Errno, LockCookie, Secret};
+use nacre_types::{ClientUuid, Codec, Errno, Failure, LockCookie, Secret};
 use nacre_wire::Opcode;
 use nacre_wire::ost::{Glimpse, LockBlocking, ObjectState, Reserve, ReserveReply, SyncObject};
 use nacre_wire::params::{Arm, BoundParam, Row};
@@ -36,10 +36,10 @@ pub struct Ledger {
     callbacks: Cell<u64>,
 }
 impl Ledger {
-    async fn add(&self, request: &Request) -> Result<Reply, Errno> {
+    async fn add(&self, request: &Request) -> Result<Reply, Failure> {
         let Reserve { objects } = request.args()?;
         if objects == 0 {
-            return Err(Errno::EINVAL);
+            return Err(Failure::EINVAL);
         }
         if objects >= SLOW {
             self.core.ctx.sleep(Duration::from_secs(2)).await;
@@ -63,7 +63,7 @@ impl Service for Ledger {
     async fn start(core: &Rc<TargetCore>) -> Result<Rc<Self>, String> {
         Ok(Rc::new(Self { core: core.clone(), callbacks: Cell::new(0) }))
     }
-    async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
+    async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Failure> {
         match request.opcode {
             Opcode::Reserve => self.add(&request).await,
             Opcode::Glimpse => {
@@ -79,7 +79,7 @@ impl Service for Ledger {
                 Ok(Reply::of(&Empty {}))
             }
             Opcode::Cancel => Ok(Reply::of(&Empty {})),
-            _ => Err(Errno::EOPNOTSUPP),
+            _ => Err(Failure::EOPNOTSUPP),
         }
     }
     async fn reconstruct(self: Rc<Self>, _: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {

@@ -136,8 +136,8 @@ impl Tool {
             if reply.header.kind != Kind::Reply || reply.header.xid.0 != self.next_xid - 1 {
                 continue;
             }
-            if let Some(status) = reply.header.status.error() {
-                bail!("{}: {:?} refused: {status}", self.island, R::OPCODE);
+            if let Some(failure) = reply.header.status.failure() {
+                bail!("{}: {:?} refused: {failure}", self.island, R::OPCODE);
             }
             return R::Reply::from_slice(&reply.body)
                 .map_err(|e| anyhow::anyhow!("{}: bad reply: {e}", self.island));

@@ -16,7 +16,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::time::Duration;
 use nacre_node::PeerConfig;
-use nacre_types::{Errno, Instant, MdtIndex, OstIndex, TargetKind, TargetName};
+use nacre_types::{Failure, Instant, MdtIndex, OstIndex, TargetKind, TargetName};
 use nacre_wire::Opcode;
 use nacre_wire::mgs::{ListTargets, PermanentParam, TargetEntry, TargetList};
 use nacre_wire::params::{ImportParam, apply_permanent};
@@ -45,7 +45,7 @@ impl Client {
                     unknown_since = None;
                     self.take_list(list);
                 }
-                Ok(_) | Err(Errno::ENOENT) => {
+                Ok(_) | Err(Failure::ENOENT) => {
                     let since = *unknown_since.get_or_insert(self.ctx.now());
                     let known = self.known_file_systems().await;
                     let timeout = if known.is_empty() { EMPTY_MGS_TIMEOUT } else { UNKNOWN_FS_TIMEOUT };
@@ -53,7 +53,7 @@ impl Client {
                         *mount.failure.borrow_mut() = Some(self.unknown_fs(&known));
                     }
                 }
-                Err(Errno::ESHUTDOWN) => break,
+                Err(Failure::ESHUTDOWN) => break,
                 Err(error) => {
                     tracing::warn!(fs = %self.config.fs, %error, "the list of targets cannot be read from the MGS: it is asked again");
                 }

@@ -6,7 +6,7 @@
 use super::worker::Phase;
 use nacre_client::{Client, CreateArgs, MetadataChange, MountConfig, ResolvedInode};
 use nacre_node::{Ctx, Effect, Event, Logic, join_all};
-use nacre_types::{Caller, Errno, Fid, SetAttr};
+use nacre_types::{Caller, Failure, Fid, SetAttr};
 use nacre_wire::target::Param;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -172,7 +172,7 @@ impl Load {
             ends.push(end);
         }
         for result in join_all(ends).await {
-            result.unwrap_or(Err(Errno::ESHUTDOWN)).map_err(|e| format!("{}: {e}", phase.name()))?;
+            result.unwrap_or(Err(Failure::ESHUTDOWN)).map_err(|e| format!("{}: {e}", phase.name()))?;
         }
         let operations = u64::from(self.plan.workers) * u64::from(self.plan.items);
         Ok(Outcome::Ran { operations, took: ctx.now() - start })
@@ -183,7 +183,7 @@ impl Load {
         let (base, workers) = (self.base.take(), self.workers.take());
         let Some((parent, base, name)) = base else { return Ok(()) };
         let gone =
-            |result: Result<(), Errno>| result.map_err(|e| format!("cannot remove the directory: {e}"));
+            |result: Result<(), Failure>| result.map_err(|e| format!("cannot remove the directory: {e}"));
         for worker in workers {
             for (items, phase) in [(&worker.files, Phase::FileRemove), (&worker.dirs, Phase::DirRemove)] {
                 if !items.fids.borrow().is_empty() {
@@ -202,7 +202,7 @@ impl Load {
         &self,
         changes: &[MetadataChange<'_>],
         step: u32,
-    ) -> Result<Vec<Option<ResolvedInode>>, Errno> {
+    ) -> Result<Vec<Option<ResolvedInode>>, Failure> {
         let caller = Caller::root();
         if step > 1 {
             return self.client.batch(changes, &caller, false).await?.into_iter().collect();
@@ -235,7 +235,7 @@ fn is_dir(phase: Phase) -> bool {
 
 impl Worker {
     /// Does a phase over all items; ends at the first error.
-    async fn run(&self, load: &Load, phase: Phase) -> Result<(), Errno> {
+    async fn run(&self, load: &Load, phase: Phase) -> Result<(), Failure> {
         let items = if is_dir(phase) { &self.dirs } else { &self.files };
         let fids = items.fids.borrow().clone();
         let name = |moved: bool, item: u32| {
@@ -277,14 +277,14 @@ impl Worker {
         name: &'a [u8],
         moved: &'a [u8],
         fid: Option<Fid>,
-    ) -> Result<MetadataChange<'a>, Errno> {
+    ) -> Result<MetadataChange<'a>, Failure> {
         let parent = self.dir;
         Ok(match phase {
             Phase::FileCreate | Phase::DirCreate => MetadataChange::Make(made(parent, name, phase)),
             Phase::FileSetattr | Phase::DirSetattr => {
                 let mode = Some(if is_dir(phase) { 0o700 } else { 0o600 });
                 let set = SetAttr { mode, ..SetAttr::default() };
-                MetadataChange::Setattr { fid: fid.ok_or(Errno::ENOENT)?, set }
+                MetadataChange::Setattr { fid: fid.ok_or(Failure::ENOENT)?, set }
             }
             Phase::FileRemove | Phase::DirRemove => {
                 MetadataChange::Unlink { parent, name, directory: is_dir(phase) }
@@ -293,7 +293,7 @@ impl Worker {
                 MetadataChange::Rename { from: (parent, name), to: (parent, moved), flags: 0 }
             }
             // `is_in_library` says no to these.
-            _ => return Err(Errno::EINVAL),
+            _ => return Err(Failure::EINVAL),
         })
     }
 }

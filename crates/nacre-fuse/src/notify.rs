@@ -95,6 +95,7 @@ pub(crate) const NO_NAME: &[u8] = b"\x01nacre\x01";
 /// Notifications that are written one after the other.
 #[derive(Default)]
 pub struct Batch {
+    /// In the order in which they are written.
     pub notifications: Vec<Notification>,
     /// Replies that were decided before this generation lose their validity first.
     pub generation: u64,

@@ -14,7 +14,7 @@ pub fn run() -> Result<()> {
     let gone = system.second_mount()?;
     script("before", &gone, system.mount(), &below)?;
     sh(system.nacre().arg("umount").arg(&gone))?;
-    sh(system.nacre().arg("mount").arg("--detach").arg(&system.address).arg(&gone))?;
+    sh(system.nacre().arg("mount").arg("--detach").arg(system.address()).arg(&gone))?;
     script("after", &gone, system.mount(), &below)?;
     system.down()
 }

@@ -20,7 +20,7 @@ pub(crate) struct System {
     binary: PathBuf,
     base: tempfile::TempDir,
     /// `unix:…:/FS` for another mount.
-    pub(crate) address: String,
+    address: String,
     mounts: Vec<PathBuf>,
     /// Mount options, with `-o`.
     options: &'static [&'static str],
@@ -29,6 +29,10 @@ pub(crate) struct System {
 impl System {
     pub(crate) fn up() -> Result<Self> {
         Self::up_with(&[])
+    }
+    /// The address of the MGS, for another mount.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
     }
 
     /// All mounts have these options.

@@ -52,7 +52,8 @@ pub enum FuseEffect {
     LockWaits { ticket: Ticket, pid: u32 },
 }
 
-/// The result of [`FuseEffect::LookAtCall`]; delivered to the island as an [`Event::Door`](nacre_node::Event::Door).
+/// The result of [`FuseEffect::LookAtCall`]; delivered to the island as an [`Event::Door`](nacre_node::Event::Door). A plain
+/// value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallBytes {
     pub(crate) unique: u64,
@@ -60,7 +61,8 @@ pub(crate) struct CallBytes {
     pub(crate) bytes: Option<u64>,
 }
 
-/// The requests of one mount in progress, and the file system that serves them.
+/// The requests of one mount in progress, and the file system that serves them. The handlers, which live by concern in the
+/// files of this crate, reach both through these fields.
 pub struct Door<O: Ops> {
     pub(crate) ctx: Rc<Ctx>,
     pub(crate) ops: Rc<O>,
@@ -79,7 +81,7 @@ pub struct Door<O: Ops> {
     transport: RefCell<String>,
 }
 
-/// A request in progress.
+/// A request in progress: a plain record.
 pub(crate) struct Running {
     pub(crate) request: Rc<FuseRequest>,
     pub(crate) start: Instant,

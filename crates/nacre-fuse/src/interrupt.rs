@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Beyond this callers wait: abandoned requests still occupy a server's queue.
 const GIVEN_UP_MAX: usize = 10_000;
 
-/// The call of request `unique` is to end; delivered to the island as [`nacre_node::Event::Door`].
+/// The call of request `unique` is to end; delivered to the island as [`nacre_node::Event::Door`]. A plain value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interrupted {
     pub(crate) unique: u64,

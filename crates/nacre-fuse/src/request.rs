@@ -33,7 +33,8 @@ impl From<Ticket> for Origin {
     }
 }
 
-/// One request, through whichever transport it came.
+/// One request, through whichever transport it came. The header is open to the crate: it is as the kernel sent it, and handlers
+/// only read it.
 pub struct FuseRequest {
     pub(crate) header: InHeader,
     /// The node by which the kernel knows the inode: the number of the header, or a stand-in (`moved.rs`).

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The type that `mount` and `df` show.
 pub const FS_TYPE: &str = "fuse.nacre";
 
-/// One mount.
+/// One mount: a plain record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
     /// Numbers of the mount, and of the mount in which it lies.

@@ -14,7 +14,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 
-/// A part of a byte range inside one chunk.
+/// A part of a byte range inside one chunk: a plain value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) chunk: u64,

@@ -131,7 +131,8 @@ fn open_root(path: &Path) -> Result<OwnedFd, OpenError> {
         .map_err(OpenError::io("opening", &path.display().to_string()))
 }
 
-/// The lock of a store's directory: it ends with the descriptor, that is with the process.
+/// The lock of a store's directory: it ends with the descriptor, that is with the process. A plain record, which the store
+/// takes apart.
 pub(crate) struct Lock {
     /// `None`: on a read-only medium without a lock file, where nobody can serve it.
     pub(crate) fd: Option<OwnedFd>,

@@ -44,7 +44,8 @@ pub(crate) const INLINE_BYTES_MAX: u64 = 256 << 10;
 /// thread.
 pub(crate) const INLINE_READ_MAX: u64 = 1 << 20;
 
-/// A store on a directory. Dropping it gives the lock back.
+/// A store on a directory. Dropping it gives the lock back. The parts that other files use directly never change, but for one
+/// flag, which is only ever set.
 pub struct FsStore {
     pub(crate) dirs: Dirs,
     /// `None`: on a read-only medium that was never served from here, nobody can serve it.

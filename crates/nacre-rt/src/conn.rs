@@ -43,6 +43,7 @@ pub(crate) trait Remote: Send + Sync {
     fn break_off(&self, reason: String);
 }
 
+/// One end of a connection of an island. Its parts guard their own state.
 pub(crate) struct Conn {
     /// The number by which the owning island knows this end.
     pub(crate) id: ConnId,

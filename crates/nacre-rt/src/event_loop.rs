@@ -299,10 +299,10 @@ impl EventLoop<'_> {
                 }
             }
             Some(Watched::Socket(socket)) => {
-                self.handle.unwatch(&socket.link.fd);
+                self.handle.unwatch(socket.fd());
                 self.shared.sockets.fetch_sub(1, Ordering::Relaxed);
             }
-            Some(Watched::Listener(listener)) => self.handle.unwatch(&listener.fd),
+            Some(Watched::Listener(listener)) => self.handle.unwatch(listener.fd()),
             None => {}
         }
     }
@@ -314,9 +314,9 @@ impl EventLoop<'_> {
                 Command::AddSource(id, source) => self.start_source(id, source),
                 Command::RemoveSource(id) => self.drop_entry(id.0),
                 Command::AddListener(token, listener) => {
-                    let watched = self.handle.watch(&listener.fd, token, epoll::EventFlags::IN);
+                    let watched = self.handle.watch(listener.fd(), token, epoll::EventFlags::IN);
                     if let Err(error) = watched {
-                        tracing::error!(address = %listener.address, %error, "cannot watch a listening socket");
+                        tracing::error!(address = %listener.address(), %error, "cannot watch a listening socket");
                     }
                     self.entries.insert(token, Watched::Listener(listener));
                 }

@@ -120,7 +120,7 @@ struct Inside {
     log_ops: Vec<StoreOp>,
 }
 
-/// The shared part of an island.
+/// The shared part of an island. The parts that other files use directly never change, or guard their own state.
 pub(crate) struct Island {
     name: String,
     confined: Confined<Inside>,

@@ -18,8 +18,8 @@ const ACCEPTS_PER_TURN: usize = 32;
 const REST: Duration = Duration::from_millis(100);
 
 pub(crate) struct Listener {
-    pub(crate) fd: OwnedFd,
-    pub(crate) address: Address,
+    fd: OwnedFd,
+    address: Address,
     gate: Arc<Gate>,
     rests_until: Option<Instant>,
     watched: bool,
@@ -58,6 +58,12 @@ impl Drop for Listener {
 }
 
 impl Listener {
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
     pub(crate) fn ready(&mut self, shared: &Shared) -> Accepting {
         for _ in 0..ACCEPTS_PER_TURN {
             let accepted = match nacre_net::accept(&self.fd, &self.address) {

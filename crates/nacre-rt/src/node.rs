@@ -146,13 +146,13 @@ pub trait Server: Send + Sync {
     fn stop(&self);
 }
 
-/// Names a source of a node.
+/// Names a source of a node: a plain value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourceId(pub(crate) u64);
 
 type OnIslandEnd = Box<dyn Fn(&Node, &IslandRef, &EndReason) + Send + Sync>;
 
-/// Behind a [`Node`].
+/// Behind a [`Node`]. The parts that other files use directly never change, or guard their own state.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) on_island_end: OnIslandEnd,

@@ -44,9 +44,9 @@ const BATCH_BYTES: usize = 1 << 20;
 
 /// The part of a socket that its loop and the senders share.
 pub(crate) struct SocketLink {
-    pub(crate) fd: OwnedFd,
+    fd: OwnedFd,
     /// For people.
-    pub(crate) peer: String,
+    peer: String,
     /// Origin of the peer, for an accepted connection.
     origin: Origin,
     /// The island has accepted its peer as a client.
@@ -76,7 +76,7 @@ struct Blocked {
 
 /// A socket as its loop knows it.
 pub(crate) struct Socket {
-    pub(crate) link: Arc<SocketLink>,
+    link: Arc<SocketLink>,
     decoder: Decoder,
     /// Its limits are those of clients.
     admitted: bool,
@@ -212,6 +212,9 @@ impl Socket {
             bulk: None,
             paused: None,
         }
+    }
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.link.fd
     }
     pub(crate) fn accepted(accepted: Accepted, place: Place) -> Self {
         let Accepted { fd, peer, sums, administrator, same_host, .. } = accepted;

@@ -34,7 +34,7 @@ struct Done {
     must_make: bool,
 }
 
-/// A loss: a client, and the machine of a server.
+/// A loss: a client, and the machine of a server. A plain record.
 #[derive(Debug, Clone)]
 pub(crate) struct Lost {
     /// The client that was lost.
@@ -43,7 +43,7 @@ pub(crate) struct Lost {
     pub(crate) names: bool,
 }
 
-/// The state of a task that is seen afterwards.
+/// The state of a task that is seen afterwards: a plain record.
 pub(crate) struct Left {
     pub(crate) tree: Tree,
     /// Bytes that are read through open handles.
@@ -53,7 +53,7 @@ pub(crate) struct Left {
     pub(crate) odd_sizes: BTreeMap<String, usize>,
 }
 
-/// Changes that `loss` has found lost.
+/// Changes that `loss` has found lost: a plain record.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Gone {
     pub(crate) anything: bool,

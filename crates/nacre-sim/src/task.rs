@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 /// Mounts that go away are few.
 const MODELS_MAX: usize = 64;
 
+// The fields are open to the crate: the run changes them between operations, and only `models` and `history` have rules.
 pub(crate) struct Task {
     pub(crate) base: String,
     models: Vec<Model>,
@@ -30,6 +31,7 @@ pub(crate) struct Task {
     unheard: Option<Op>,
 }
 
+/// An operation in progress: a plain record.
 pub(crate) struct Running {
     pub(crate) job: JobId,
     pub(crate) op: Op,

@@ -23,6 +23,7 @@ use std::process::ExitCode;
     arg_required_else_help = true
 )]
 pub(crate) struct Cli {
+    // Open: `main` reads it, and clap alone writes it.
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -15,7 +15,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 /// Re-exports of re-exports are followed this far.
 const REEXPORTS_MAX: usize = 8;
 
-/// The counts of one crate, each as a list of places.
+/// The counts of one crate, each as a list of places: a plain record.
 #[derive(Default)]
 pub(super) struct Shape {
     /// Files of the largest import circle.

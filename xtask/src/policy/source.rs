@@ -3,7 +3,7 @@
 //! This is a scan, not a parser: it relies on rustfmt (a block ends at the first `}` in the column of its first line),
 //! which CI enforces. Code under `#[cfg(test)]` is left out.
 
-/// One file, line by line.
+/// One file, line by line: a plain record.
 pub(super) struct Source {
     /// Lines as they stand in the file.
     pub(super) text: Vec<String>,
@@ -61,7 +61,7 @@ impl Source {
     }
 }
 
-/// A path in a source file.
+/// A path in a source file: a plain value.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SourcePath {
     pub(super) segments: Vec<String>,

@@ -32,6 +32,7 @@ pub(crate) type Proxies = [Option<Vec<String>>; SERVERS.len()];
 pub(crate) struct Cluster {
     nacre: PathBuf,
     network: Network,
+    // Open: the run says where it is, and keeps it after an error.
     pub(crate) base: tempfile::TempDir,
     servers: Vec<Option<Child>>,
     mounts: Vec<Option<Child>>,

@@ -61,6 +61,7 @@ impl Fault {
 
 pub(super) struct Faults<'a> {
     options: &'a Options,
+    // Open: the run stops the mounts through it when it is stuck.
     pub(super) cluster: &'a mut Cluster,
     shared: &'a Shared,
     rng: Rng,

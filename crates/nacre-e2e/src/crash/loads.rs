@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The two mounts, and a directory beside them.
+/// The two mounts, and a directory beside them: a plain record.
 pub(super) struct Places {
     pub(super) mounts: [PathBuf; 2],
     pub(super) scratch: PathBuf,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// A call that begins so long after the end of a fault may still feel it.
 const AFTERMATH: Duration = Duration::from_millis(200);
 
-/// A fault that was injected.
+/// A fault that was injected: a plain record.
 pub(super) struct Happened {
     pub(super) fault: Fault,
     pub(super) began: Instant,

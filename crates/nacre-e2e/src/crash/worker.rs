@@ -60,14 +60,15 @@ enum Op {
 type Seen = Option<Option<Vec<u8>>>;
 
 pub(super) struct Worker<'a> {
-    pub(super) shared: &'a Shared,
-    pub(super) common: &'a Common,
-    pub(super) id: u64,
+    shared: &'a Shared,
+    common: &'a Common,
+    id: u64,
+    // `mount` and `dir` are open: the report of the run names them, and they never change.
     pub(super) mount: usize,
     /// Of the mount.
-    pub(super) root: PathBuf,
+    root: PathBuf,
     pub(super) dir: PathBuf,
-    pub(super) rng: Rng,
+    rng: Rng,
     names: BTreeMap<String, Node>,
     contents: BTreeMap<u64, Vec<u8>>,
     next: u64,

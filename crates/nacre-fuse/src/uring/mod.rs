@@ -81,7 +81,7 @@ impl Running {
     /// The threads end when the kernel has returned the slots.
     pub(crate) fn mount_is_gone(&self) {
         for server in &self.servers {
-            server.hub.mount_is_gone();
+            server.mount_is_gone();
         }
     }
 }

@@ -67,7 +67,7 @@ impl Queue {
 
 /// A ring before and after its thread runs.
 pub(super) struct RingServer {
-    pub(super) hub: Arc<Hub>,
+    hub: Arc<Hub>,
     ring: Mutex<Option<Ring>>,
     /// CPUs that it serves: its own, and offline ones.
     queues: Vec<u16>,
@@ -84,6 +84,10 @@ impl RingServer {
             channel: channel.clone(),
             source: OnceLock::new(),
         })
+    }
+    /// The thread ends when the kernel has returned the slots.
+    pub(super) fn mount_is_gone(&self) {
+        self.hub.mount_is_gone();
     }
     pub(super) fn attach(&self, source: &Arc<FuseSource>) {
         let _first = self.source.set(Arc::downgrade(source));

@@ -24,10 +24,11 @@ const LEN_AT: usize = 24;
 pub(super) struct Ring {
     /// First: closed before the slots are dropped.
     io: IoUring<squeue::Entry128, cqueue::Entry>,
+    // The queue works in the slots; the ring keeps them for as long as the kernel may write to them.
     pub(super) slots: Slots,
 }
 
-/// A completion.
+/// A completion: a plain value.
 pub(super) struct Completion {
     pub(super) user_data: u64,
     pub(super) result: i32,

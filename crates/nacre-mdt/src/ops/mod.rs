@@ -178,7 +178,7 @@ impl Applied {
     }
 }
 
-/// The part of a reply that its record keeps.
+/// The part of a reply that its record keeps: a plain value.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Recorded {
     /// A number of the operation's own.

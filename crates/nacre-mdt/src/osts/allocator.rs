@@ -12,7 +12,7 @@ use nacre_types::{
     STRIPES_MAX,
 };
 
-/// The state of an OST, as far as the choice depends on it.
+/// The state of an OST, as far as the choice depends on it: a plain record, in the allocator that owns it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct OstRoom {
     /// It is connected.
@@ -102,10 +102,16 @@ pub(crate) fn resolve(
 pub(crate) struct Allocator {
     rooms: BTreeMap<OstIndex, OstRoom>,
     next: usize,
-    pub(crate) qos: Qos,
+    qos: Qos,
 }
 
 impl Allocator {
+    pub(crate) fn qos(&self) -> Qos {
+        self.qos
+    }
+    pub(crate) fn set_qos(&mut self, qos: Qos) {
+        self.qos = qos;
+    }
     pub(crate) fn room(&self, ost: OstIndex) -> Option<OstRoom> {
         self.rooms.get(&ost).copied()
     }

@@ -9,7 +9,7 @@ use nacre_wire::target::StatfsReply;
 
 const MIB: u64 = 1 << 20;
 
-/// `qos_threshold_rr` and `qos_prio_free`, in percent.
+/// `qos_threshold_rr` and `qos_prio_free`, in percent: a plain value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Qos {
     /// OSTs take turns while the fullest has at least this much less than the emptiest. 100: always.
@@ -24,7 +24,7 @@ impl Default for Qos {
     }
 }
 
-/// `reserved_mb_low` and `reserved_mb_high` of one OST; `low < high`.
+/// `reserved_mb_low` and `reserved_mb_high` of one OST; `low < high`. A plain value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reserve {
     pub(crate) low_mb: u64,
@@ -46,7 +46,7 @@ impl Reserve {
     }
 }
 
-/// The space of an OST, by its last report.
+/// The space of an OST, by its last report: a plain value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct FreeSpace {
     pub(crate) bytes_total: u64,

@@ -58,7 +58,7 @@ const MOD_RPCS: u16 = 16;
 /// The same refusal is logged once in this time.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// One OST.
+/// One OST. Its index and its peer never change.
 pub(crate) struct Ost {
     pub(crate) index: OstIndex,
     pub(crate) peer: Rc<Peer>,
@@ -113,7 +113,7 @@ pub(crate) struct Osts {
     refusal_logged: Cell<Option<Instant>>,
     sizes: SizeQueue,
     registration: RefCell<Option<Rc<Registration>>>,
-    pub(crate) known: KnownOsts,
+    known: KnownOsts,
 }
 
 impl Osts {
@@ -190,10 +190,14 @@ impl Osts {
         self.allocator.borrow().any_usable()
     }
     pub(crate) fn qos(&self) -> Qos {
-        self.allocator.borrow().qos
+        self.allocator.borrow().qos()
     }
     pub(crate) fn set_qos(&self, qos: Qos) {
-        self.allocator.borrow_mut().qos = qos;
+        self.allocator.borrow_mut().set_qos(qos);
+    }
+    /// The identities of the OSTs, as they were met last.
+    pub(crate) fn known(&self) -> &KnownOsts {
+        &self.known
     }
     /// `reserved_mb_low` and `reserved_mb_high` of an OST.
     pub(crate) fn set_reserve(&self, index: OstIndex, change: impl FnOnce(Reserve) -> Reserve) {

@@ -65,7 +65,7 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
     let stored = Osts::load_reserved(core).await?;
     let name_hash = NameHash::new(&core.ctx, hash.map(|(a, b)| HashKey(a, b)));
     let mdt = Mdt::new(core, name_hash, default, opens, flocks);
-    mdt.osts().known.load(core).await?;
+    mdt.osts().known().load(core).await?;
     info!(target_name = %core.name, opens = mdt.opens().borrow().len(), "metadata target has read its rows");
     unsettled.into_iter().for_each(|fid| mdt.osts().sizes().push(fid));
     if let Some(registration) = Registration::start(core) {

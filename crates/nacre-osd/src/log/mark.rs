@@ -16,7 +16,7 @@ const MAGIC: [u8; 8] = *b"NACREMRK";
 const VERSION: u32 = 1;
 pub(crate) const MARK_BYTES: usize = 44;
 
-/// The content of the file.
+/// The content of the file: a plain record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// Epoch of the log that the mark describes.

@@ -14,7 +14,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use nacre_types::Codec;
 
-/// The log epochs according to the superblock.
+/// The log epochs according to the superblock: the named parameters of a plan.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Epochs<'a> {
     pub(crate) latest: u32,
@@ -127,7 +127,7 @@ pub(crate) fn summarize(
     Ok(summary)
 }
 
-/// The segments that form the log.
+/// The segments that form the log, as `plan` finds them. A plain record: the opening of the store takes it apart.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// Segments of the chain, oldest first.

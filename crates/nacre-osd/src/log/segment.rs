@@ -56,7 +56,7 @@ pub(crate) enum RowOp<'a> {
     DeleteRange { from: &'a [u8], to: &'a [u8] },
 }
 
-/// The identity of a segment: its number, and the epoch and store of its log.
+/// The identity of a segment: its number, and the epoch and store of its log. A plain value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentId {
     pub(crate) number: u64,
@@ -86,7 +86,7 @@ impl SegmentId {
     }
 }
 
-/// A segment that holds records.
+/// A segment that holds records: a plain value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) number: u64,
@@ -413,7 +413,7 @@ fn body_bytes(segment_bytes: u64) -> u64 {
     segment_bytes.saturating_sub((SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + ALIGN) as u64)
 }
 
-/// A record read from a segment.
+/// A record read from a segment: a plain value.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) kind: RecordKind,
@@ -460,7 +460,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// The content of a segment's header.
+/// The content of a segment's header: a plain value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) id: SegmentId,
@@ -489,6 +489,7 @@ impl SegmentHeader {
 pub(crate) struct Scan<'a> {
     bytes: &'a [u8],
     seed: u32,
+    /// Where the next record begins. Open to the crate: a reader of two copies moves both.
     pub(crate) at: usize,
 }
 impl<'a> Scan<'a> {

@@ -133,7 +133,7 @@ pub(crate) enum Undo {
     Range(IntervalUndo),
 }
 
-/// Bytes by state of their rows.
+/// Bytes by state of their rows: a plain value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MemBytes {
     pub(crate) active: u64,

@@ -65,7 +65,7 @@ impl RunMeta {
     }
 }
 
-/// The place of a block in each copy.
+/// The place of a block in each copy: a plain value.
 #[derive(Debug, Clone)]
 pub(crate) struct BlockRef {
     pub(crate) first: Key,
@@ -104,6 +104,7 @@ fn is_within(to: &[u8], part: &[u8]) -> bool {
 /// A live run.
 #[derive(Debug)]
 pub(crate) struct Run {
+    // Never changed once the run is written or read: lookups, scans and merges read them.
     pub(crate) meta: RunMeta,
     pub(crate) blocks: Vec<BlockRef>,
     pub(crate) ranges: IntervalSet,

@@ -17,7 +17,7 @@ pub(super) struct Admitted {
     config_version: u64,
 }
 
-/// Differences to the former connection.
+/// Differences to the former connection: a plain value.
 pub(super) struct Differences {
     /// The target was created anew: its commit numbers have another meaning.
     pub(super) is_other_target: bool,

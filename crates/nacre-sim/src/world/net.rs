@@ -22,7 +22,7 @@ pub struct Noise {
     pub swap_one_in: u64,
 }
 
-/// One end of a connection.
+/// One end of a connection: a plain value.
 #[derive(Clone, Copy)]
 pub(crate) struct End {
     pub(crate) node: NodeId,

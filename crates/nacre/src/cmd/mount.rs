@@ -61,11 +61,11 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     mounted::check_mount_point(&dir)?;
     args.child.detach()?;
     let mut run_log = RunLog::new()?;
-    log::init(args.child.is_child().then_some(run_log.path.as_path()))?;
+    log::init(args.child.is_child().then_some(run_log.path()))?;
     let talk = Talk::new(&args.child);
     let mut signals = Signals::catch()?;
     let mut process = Process::start(ProcessKind::Mount)?;
-    let metrics = args.metrics.serve(&process.node, &process.socket)?;
+    let metrics = args.metrics.serve(process.node(), process.socket())?;
     const DETACHED: u64 = 60;
     let limit = args.timeout.or(args.detach.then_some(DETACHED)).map(Duration::from_secs);
     talk.service(&args.source, "connecting");
@@ -77,12 +77,12 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
         &options,
         WaitLimits { signals: Some(&mut signals), limit },
     )?;
-    let mgs = [mounted.address.clone()];
-    process.register(ProcessKind::Mount, Some(fs.as_str()), std::slice::from_ref(&mounted.dir), &mgs)?;
+    let mgs = [mounted.address().to_owned()];
+    process.register(ProcessKind::Mount, Some(fs.as_str()), &[mounted.dir().to_owned()], &mgs)?;
     run_log.keep();
-    talk.line(&format!("\nfile system {fs} is mounted on {}", mounted.dir.display()));
+    talk.line(&format!("\nfile system {fs} is mounted on {}", mounted.dir().display()));
     if args.child.is_child() {
-        talk.line(&format!("  log  {}", run_log.path.display()));
+        talk.line(&format!("  log  {}", run_log.path().display()));
     }
     if let Some(text) = &metrics {
         talk.line(&format!("  {text}"));
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     if let Some(hint) = mounted.hint() {
         talk.line(&format!("  {hint}"));
     }
-    talk.line(&format!("next: nacre lfs df -h {0}; stop: nacre umount {0}", mounted.dir.display()));
+    talk.line(&format!("next: nacre lfs df -h {0}; stop: nacre umount {0}", mounted.dir().display()));
     talk.done();
     let lost = mounted.serve(&mut signals, &process)?;
     lost.and(process.stop(&mut signals))

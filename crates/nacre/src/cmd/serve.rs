@@ -80,7 +80,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     }
     let served = args.targets.iter().map(|t| target(t)).collect::<Result<Vec<_>>>()?;
     let mut process = Process::start_with(ProcessKind::Serve, args.connections.config())?;
-    let metrics = args.metrics.serve(&process.node, &process.socket)?;
+    let metrics = args.metrics.serve(process.node(), process.socket())?;
     process.set_lease(Duration::from_secs_f64(args.lease));
     let addresses = listen(&process, args, &served)?;
     for target in &served {
@@ -166,11 +166,11 @@ fn listen(process: &Process, args: &ServeArgs, served: &[Served]) -> Result<Vec<
         return Ok(vec![shown]);
     }
     let socket = match served.iter().find_map(|s| s.place.as_deref()) {
-        Some(dir) => addresses::socket_in(dir, &process.socket),
-        None => process.socket.clone(),
+        Some(dir) => addresses::socket_in(dir, process.socket()),
+        None => process.socket().to_owned(),
     };
     let address = format!("unix:{}", socket.display());
-    if socket != process.socket {
+    if socket != process.socket() {
         bind(process, &address.parse()?)?;
     }
     Ok(vec![address])
@@ -181,7 +181,7 @@ fn bind(process: &Process, address: &Address) -> Result<Address> {
     const DYING_MAX: Duration = Duration::from_secs(2);
     let until = Instant::now() + DYING_MAX;
     loop {
-        match process.node.listen(address) {
+        match process.node().listen(address) {
             Err(RtError::Net(NetError::InUse { .. })) if Instant::now() < until => {
                 process::pause(Duration::from_millis(20));
             }

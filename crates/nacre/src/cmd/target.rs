@@ -164,9 +164,9 @@ fn ask<T>(args: &MgsArgs, fs: &FsName, question: impl FnOnce(&mut Tool) -> Resul
     ensure!(served.name == TargetName::Mgs, "{} holds {}, not an MGS", dir.display(), served.name);
     let process = Process::start(ProcessKind::Serve)?;
     let reply = (|| {
-        process.serve(&served, &[format!("unix:{}", process.socket.display())])?;
+        process.serve(&served, &[format!("unix:{}", process.socket().display())])?;
         process.wait_ready("MGS", Duration::from_secs(60))?;
-        let mut tool = Tool::connect(&process.socket, "MGS", tool::REPLY_TIMEOUT)?;
+        let mut tool = Tool::connect(process.socket(), "MGS", tool::REPLY_TIMEOUT)?;
         question(&mut tool)
     })();
     process.stop(&mut signals)?;

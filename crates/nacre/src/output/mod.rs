@@ -132,10 +132,14 @@ pub(crate) fn after_ctrl_c() {
 
 /// A table with columns as wide as their widest cell; numbers to the right.
 pub(crate) struct Table {
-    pub(crate) head: Vec<String>,
+    head: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 impl Table {
+    /// Adds columns to the right.
+    pub(crate) fn add_columns(&mut self, head: impl IntoIterator<Item = String>) {
+        self.head.extend(head);
+    }
     pub(crate) fn new(head: &[&str]) -> Self {
         Self { head: head.iter().map(|h| (*h).into()).collect(), rows: Vec::new() }
     }

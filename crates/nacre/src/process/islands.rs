@@ -19,7 +19,7 @@ use nacre_target::{TargetConfig, TargetIsland};
 use nacre_types::{TargetKind, TargetName};
 use nacre_wire::params::TargetParam;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,8 +34,8 @@ const STOP_QUIET: Duration = Duration::from_secs(1);
 const REOPEN_MAX: u32 = 3;
 
 pub(crate) struct Process {
-    pub(crate) node: Node,
-    pub(crate) socket: PathBuf,
+    node: Node,
+    socket: PathBuf,
     targets: Arc<Targets>,
     registration: Option<Registration>,
 }
@@ -68,6 +68,13 @@ struct Targets {
 }
 
 impl Process {
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+    /// The socket for tools.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
     /// Starts the node and listens on the control socket.
     pub(crate) fn start(kind: ProcessKind) -> Result<Self> {
         Self::start_with(kind, Config::default())

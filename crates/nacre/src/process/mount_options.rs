@@ -26,7 +26,7 @@ pub(crate) enum Uring {
     Never,
 }
 
-/// Options of one mount; a later word overrides an earlier one.
+/// Options of one mount; a later word overrides an earlier one. A plain record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Options {
     pub(crate) read_only: bool,

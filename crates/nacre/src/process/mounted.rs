@@ -21,13 +21,21 @@ use std::time::{Duration, Instant};
 
 /// A mount of this process.
 pub(crate) struct Mounted {
-    pub(crate) dir: PathBuf,
+    dir: PathBuf,
     /// Of the MGS, for another mount.
-    pub(crate) address: String,
+    address: String,
     source: Arc<FuseSource>,
 }
 
 impl Mounted {
+    /// The mount point.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+    /// The address of the MGS, for another mount.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
     pub(crate) fn new(dir: PathBuf, address: String, source: Arc<FuseSource>) -> Self {
         Self { dir, address, source }
     }
@@ -133,7 +141,7 @@ pub(crate) fn attach(
     // Tools reach the island under the name that parameters and metrics have for the mount.
     let name = MountConfig::mount_name(fs, instance);
     tracing::info!(mount = name, dir = %dir.display(), mgs = address, "mount begins");
-    let (island, news) = make_island(&process.node, &name, &config, interrupts)?;
+    let (island, news) = make_island(process.node(), &name, &config, interrupts)?;
     wait_ready(&news, &address, limits)?;
     let mut mounted = nacre_fuse::mount_fuse(
         dir,
@@ -143,7 +151,7 @@ pub(crate) fn attach(
             session: SessionConfig { rings: options.uring != Uring::Never, ..SessionConfig::default() },
         },
     )?;
-    let source = match FuseSource::start(&process.node, &mut mounted, island, signals::wake) {
+    let source = match FuseSource::start(process.node(), &mut mounted, island, signals::wake) {
         Ok(source) => source,
         Err(error) => {
             drop(nacre_fuse::unmount_fuse(dir, Unmount::Force));
@@ -180,7 +188,7 @@ fn make_island(
     Ok((island, news))
 }
 
-/// Ends the wait for the servers: a signal, or a time.
+/// Ends the wait for the servers: a signal, or a time. The named parameters of a wait.
 #[derive(Default)]
 pub(crate) struct WaitLimits<'a> {
     pub(crate) signals: Option<&'a mut Signals>,

@@ -18,6 +18,7 @@ pub(crate) enum ProcessKind {
     Mount,
 }
 
+/// A process that runs: a plain record, the content of its file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ProcessEntry {
     pub(crate) pid: i32,
@@ -118,10 +119,13 @@ pub(crate) fn own_socket() -> Result<PathBuf> {
 
 /// The log of a process in the run directory; one that never got as far as to run leaves none.
 pub(crate) struct RunLog {
-    pub(crate) path: PathBuf,
+    path: PathBuf,
     keeps: bool,
 }
 impl RunLog {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
     pub(crate) fn new() -> Result<Self> {
         Ok(Self { path: run_dir()?.join(format!("{}.log", std::process::id())), keeps: false })
     }

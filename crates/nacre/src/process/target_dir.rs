@@ -7,7 +7,7 @@ use nacre_types::TargetName;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A target to be served.
+/// A target to be served: a plain record.
 #[derive(Clone)]
 pub(crate) struct Served {
     pub(crate) name: TargetName,

@@ -47,12 +47,15 @@ impl FileSystem {
 
 /// The processes of this machine by file system.
 pub(crate) struct FileSystems {
-    pub(crate) entries: Vec<ProcessEntry>,
+    entries: Vec<ProcessEntry>,
     /// For each entry the first one with the same MGS.
     mgs: Vec<usize>,
 }
 
 impl FileSystems {
+    pub(crate) fn entries(&self) -> &[ProcessEntry] {
+        &self.entries
+    }
     pub(crate) fn new(entries: Vec<ProcessEntry>) -> Self {
         let mut mgs: Vec<usize> = (0..entries.len()).collect();
         for a in 0..entries.len() {

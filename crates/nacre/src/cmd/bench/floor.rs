@@ -51,7 +51,7 @@ pub(crate) fn run(args: &FloorArgs) -> Result<()> {
     let validity = Duration::from_secs(args.validity);
     // The receiver is only for mounts that connect to servers.
     let (sink, _) = FuseSink::new(Interrupts::default());
-    let island = process.node.add_island("floor", None, Some(sink), move |ctx| -> Box<dyn Logic> {
+    let island = process.node().add_island("floor", None, Some(sink), move |ctx| -> Box<dyn Logic> {
         Box::new(Floor { ctx: ctx.clone(), door: Door::new(ctx, Rc::new(Memory::new(ctx, validity))) })
     })?;
     let options = MountOptions {
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &FloorArgs) -> Result<()> {
         },
     };
     let mut kernel = nacre_fuse::mount_fuse(&dir, &options)?;
-    let source = match FuseSource::start(&process.node, &mut kernel, island, signals::wake) {
+    let source = match FuseSource::start(process.node(), &mut kernel, island, signals::wake) {
         Ok(source) => source,
         Err(error) => {
             drop(nacre_fuse::unmount_fuse(&dir, Unmount::Force));
@@ -77,12 +77,12 @@ pub(crate) fn run(args: &FloorArgs) -> Result<()> {
     let mount = Mounted::new(kernel.path, "floor".to_owned(), source);
     output::line(&format!(
         "a file system in memory is mounted on {}, {}",
-        mount.dir.display(),
+        mount.dir().display(),
         kernel.transport
     ));
     output::line(&format!(
         "next: nacre bench md {0}; stop: nacre umount {0}, or Ctrl-C",
-        mount.dir.display()
+        mount.dir().display()
     ));
     let lost = mount.serve(&mut signals, &process)?;
     lost.and(process.stop(&mut signals))

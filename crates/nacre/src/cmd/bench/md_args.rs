@@ -30,6 +30,7 @@ use std::path::PathBuf;
         \x20 nacre bench md 10.0.0.1:9988:/demo --batch 1 --sweep -p 16"
 )]
 pub(crate) struct MdArgs {
+    // The fields that are open are read by the files of this command; clap alone writes them.
     /// Directory to work in; with --batch also ADDRESS:/FS[/DIR] of a file system that is not mounted
     #[arg(value_name = "DIR")]
     pub(super) dir: String,

@@ -134,7 +134,7 @@ impl<O: Serialize> Report<O> {
         let mut table = output::Table::new(&["row", &format!("{unit} (median)"), "lowest", "highest"]);
         for dir in &self.vs {
             let name = dir.file_name().map_or_else(|| output::name(dir), output::name);
-            table.head.extend([format!("{name} {unit}"), "ratio".to_owned()]);
+            table.add_columns([format!("{name} {unit}"), "ratio".to_owned()]);
         }
         for row in &self.rows {
             let low = row.rounds.iter().copied().fold(f64::INFINITY, f64::min);

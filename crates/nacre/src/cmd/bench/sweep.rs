@@ -19,6 +19,7 @@ const LIMIT: &str = "max_mod_rpcs_in_flight";
 const ALL_LIMIT: &str = "max_rpcs_in_flight";
 const ALL_LIMIT_MAX: u32 = 512;
 
+/// A plain record: the keys of the JSON output.
 #[derive(Serialize, Default)]
 pub(super) struct Row {
     pub(super) phase: &'static str,
@@ -33,6 +34,7 @@ pub(super) struct Row {
     pub(super) rpcs_per_operation: f64,
 }
 
+/// A plain record: the keys of the JSON output.
 #[derive(Serialize, Default)]
 pub(super) struct Report<'a> {
     pub(super) limits: &'a [u16],
@@ -185,8 +187,8 @@ fn print(report: &Report<'_>) -> Result<()> {
     let table = |title: &str, last: &str, cells: &dyn Fn(&Row) -> (Vec<String>, String)| {
         output::line(&format!("\n{title}"));
         let mut table = output::Table::new(&["phase"]);
-        table.head.extend(head.iter().cloned());
-        table.head.extend((!last.is_empty()).then(|| last.to_owned()));
+        table.add_columns(head.iter().cloned());
+        table.add_columns((!last.is_empty()).then(|| last.to_owned()));
         for row in &report.rows {
             let (mut all, end) = cells(row);
             all.insert(0, row.phase.to_owned());

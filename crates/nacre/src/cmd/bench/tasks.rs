@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tracing::warn;
 
-/// The parameters of the load, given to the island when it starts.
+/// The parameters of the load, given to the island when it starts: a plain record.
 pub(super) struct Plan {
     /// Names from the root to the directory of the load.
     pub(super) below: Vec<Vec<u8>>,

@@ -130,7 +130,7 @@ pub(super) struct Cross {
     registered: Vec<TargetRow>,
 }
 
-/// The problems that the comparison has found, and the targets that were not given.
+/// The problems that the comparison has found, and the targets that were not given: a plain record.
 pub(super) struct Compared {
     /// `None`: there was nothing to compare.
     pub(super) found: Option<Found>,

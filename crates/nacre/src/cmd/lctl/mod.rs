@@ -223,9 +223,9 @@ fn ask_islands(all: &FileSystems, patterns: &[String], timeout: TimeoutArgs) -> 
         let get = |pattern: &String| Ok(tool.call(&GetParams { pattern: whole(pattern) })?.params);
         patterns.iter().map(get).collect()
     };
-    let replies = tool::ask_all(&all.entries, one).into_iter().enumerate();
+    let replies = tool::ask_all(all.entries(), one).into_iter().enumerate();
     let of_entry = |(index, params): (usize, Vec<_>)| {
-        let islands = all.entries[index].islands.clone().into_iter().zip(params);
+        let islands = all.entries()[index].islands.clone().into_iter().zip(params);
         islands
             .map(|(island, params)| Asked { entry: index, fs: all.of(index, &island), island, params })
             .collect::<Vec<_>>()

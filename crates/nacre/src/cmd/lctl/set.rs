@@ -75,7 +75,7 @@ fn try_apply(all: &FileSystems, setting: &str, scope: &ScopeArgs, timeout: Timeo
     done.refused.extend(tool::forbidden(&forbidden).map(|why| format!("set_param: {why}")));
     let names_of = |entry: &registry::ProcessEntry, island: &str| {
         let is_it = |(index, name): &(usize, String)| {
-            all.entries.get(*index).is_some_and(|e| e.pid == entry.pid) && name == island
+            all.entries().get(*index).is_some_and(|e| e.pid == entry.pid) && name == island
         };
         found.iter().find(|(place, _)| is_it(place)).map(|(_, names)| names.clone()).unwrap_or_default()
     };
@@ -87,7 +87,7 @@ fn try_apply(all: &FileSystems, setting: &str, scope: &ScopeArgs, timeout: Timeo
         done
     };
     // A device that hangs does not delay the others.
-    for part in tool::ask_all(&all.entries, one).into_iter().flatten() {
+    for part in tool::ask_all(all.entries(), one).into_iter().flatten() {
         done.set.extend(part.set);
         done.clamped.extend(part.clamped);
         done.refused.extend(part.refused);
@@ -184,7 +184,7 @@ fn mgs(
 ) -> Result<(Option<FileSystem>, Vec<Tool>)> {
     let is_mgs = |island: &String| TargetName::parse(island) == Some(TargetName::Mgs);
     let serving: Vec<usize> =
-        (0..all.entries.len()).filter(|index| all.entries[*index].islands.iter().any(is_mgs)).collect();
+        (0..all.entries().len()).filter(|index| all.entries()[*index].islands.iter().any(is_mgs)).collect();
     if serving.is_empty() {
         bail!(
             "set_param: no MGS runs on this machine\nhint: run `lctl set_param -P` where the MGS is served"
@@ -195,7 +195,7 @@ fn mgs(
     let is_meant = |index: &&usize| chosen.as_ref().is_none_or(|fs| all.of(**index, "MGS").is_of(fs));
     let mut tools = Vec::new();
     for index in serving.iter().filter(is_meant) {
-        tools.push(Tool::connect(&all.entries[*index].socket, "MGS", timeout.limit())?);
+        tools.push(Tool::connect(&all.entries()[*index].socket, "MGS", timeout.limit())?);
     }
     ensure!(!tools.is_empty(), "set_param: the MGS of that file system does not run on this machine");
     Ok((chosen, tools))

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Path2fidArgs {
+    // `timeout` is open: the caller applies it to the command as a whole.
     /// Also show the FID of the parent of every link
     #[arg(long)]
     parents: bool,
@@ -28,6 +29,7 @@ pub(crate) struct Path2fidArgs {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Fid2pathArgs {
+    // `timeout` is open: the caller applies it to the command as a whole.
     /// JSON with stable keys
     #[arg(long)]
     json: bool,

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
+    // `timeout` is open: the caller applies it to the command as a whole.
     /// Only the directory itself, not the files in it
     #[arg(short = 'd', long)]
     directory: bool,

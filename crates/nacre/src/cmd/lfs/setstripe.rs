@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
+    // `timeout` is open: the caller applies it to the command as a whole.
     /// Number of stripes, 1 to 512; -1 = over all OSTs, 0 = the file system's default
     #[arg(short = 'c', long, default_value_t = 0, allow_negative_numbers = true, value_name = "COUNT")]
     stripe_count: i64,

@@ -116,7 +116,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let mut run_log = dir.is_none().then(RunLog::new).transpose()?;
     let log_file = match (&dir, &run_log) {
         (Some(dir), _) => dir.join("nacre.log"),
-        (None, Some(log)) => log.path.clone(),
+        (None, Some(log)) => log.path().to_owned(),
         (None, None) => bail!("no place for the log"),
     };
     args.child.detach()?;
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let talk = Talk::new(&args.child);
     let mut signals = Signals::catch()?;
     let mut process = Process::start_with(ProcessKind::Up, args.connections.config())?;
-    let metrics = args.metrics.serve(&process.node, &process.socket)?;
+    let metrics = args.metrics.serve(process.node(), process.socket())?;
     let result = start(args, &mut process, &talk, &mount, &mut fs);
     talk.services_end();
     let mounted = match result {
@@ -196,20 +196,20 @@ fn start(
     fs: &mut FileSystem,
 ) -> Result<Mounted> {
     // The address is stable while the data is: another mount finds it again after a restart.
-    let socket = fs
-        .data
-        .as_ref()
-        .map_or_else(|| process.socket.clone(), |data| addresses::socket_in(data.path(), &process.socket));
+    let socket = fs.data.as_ref().map_or_else(
+        || process.socket().to_owned(),
+        |data| addresses::socket_in(data.path(), process.socket()),
+    );
     let mut addresses = vec![format!("unix:{}", socket.display())];
     let targets = data_dir::targets(&fs.name, fs.osts);
     // The stores come first: their locks say whether another process serves them.
     let opened = open_targets(talk, &targets, fs, &addresses)?;
-    if socket != process.socket {
+    if socket != process.socket() {
         // This process holds the locks of the stores, so an existing socket is that of a dead process.
-        process.node.listen(&addresses[0].parse::<nacre_net::Address>()?)?;
+        process.node().listen(&addresses[0].parse::<nacre_net::Address>()?)?;
     }
     if let Some(text) = &args.listen {
-        addresses.push(process.node.listen(&text.parse::<nacre_net::Address>()?.absolute()?)?.to_string());
+        addresses.push(process.node().listen(&text.parse::<nacre_net::Address>()?.absolute()?)?.to_string());
     }
     for served in opened {
         // The MGS is where this process listens now; the label of a directory that was moved has an old address.
@@ -226,8 +226,8 @@ fn start(
     talk.service(&mount.display().to_string(), "mounting");
     let limits = mounted::WaitLimits::default();
     let mounted = mounted::attach(process, &addresses[..1], &fs.name, mount, &args.mount_options()?, limits)?;
-    let mounts = std::slice::from_ref(&mounted.dir);
-    process.register(ProcessKind::Up, Some(fs.name.as_str()), mounts, &[])?;
+    let mounts = [mounted.dir().to_owned()];
+    process.register(ProcessKind::Up, Some(fs.name.as_str()), &mounts, &[])?;
     talk.service(&mount.display().to_string(), "mounted");
     Ok(mounted)
 }
@@ -262,7 +262,7 @@ fn open_targets(
 fn wait_for_osts(process: &Process, fs: &FsName, osts: u32) -> Result<()> {
     const LIMIT: Duration = Duration::from_secs(10);
     let mdt = TargetName::Of { fs: fs.clone(), kind: TargetKind::Mdt, index: 0 }.to_string();
-    let mut tool = Tool::connect(&process.socket, &mdt, tool::REPLY_TIMEOUT)?;
+    let mut tool = Tool::connect(process.socket(), &mdt, tool::REPLY_TIMEOUT)?;
     let asked = GetParams { pattern: format!("mdt.{mdt}.ost_room.*") };
     let start = Instant::now();
     while start.elapsed() < LIMIT {
@@ -286,7 +286,7 @@ fn banner(talk: &Talk, process: &Process, mounted: &Mounted, fs: &FileSystem, lo
     // The mount is there a moment before it has found the object targets.
     let mut looks = (0..40).map(|n| {
         process::pause(Duration::from_millis(if n == 0 { 0 } else { 50 }));
-        rustix::fs::statvfs(&mounted.dir).ok()
+        rustix::fs::statvfs(mounted.dir()).ok()
     });
     let space = looks.find(|space| space.as_ref().is_none_or(|s| s.f_blocks > 0)).flatten();
     let capacity = space.map_or_else(
@@ -300,7 +300,7 @@ fn banner(talk: &Talk, process: &Process, mounted: &Mounted, fs: &FileSystem, lo
             )
         },
     );
-    let names: Vec<_> = process.node.islands().iter().map(|i| i.name().to_owned()).collect();
+    let names: Vec<_> = process.node().islands().iter().map(|i| i.name().to_owned()).collect();
     let targets: Vec<_> =
         names.iter().filter(|n| TargetName::parse(n).is_some()).map(String::as_str).collect();
     let data = fs
@@ -308,7 +308,7 @@ fn banner(talk: &Talk, process: &Process, mounted: &Mounted, fs: &FileSystem, lo
         .as_ref()
         .map_or_else(|| "in memory: lost when it stops".into(), |d| d.path().display().to_string());
     let down = if talk.is_detached() { "nacre down" } else { "Ctrl-C (or nacre down)" };
-    talk.line(&format!("\nfile system {name} is mounted on {}", mounted.dir.display()));
+    talk.line(&format!("\nfile system {name} is mounted on {}", mounted.dir().display()));
     talk.line(&format!("  capacity       {capacity}"));
     const SHOWN_MAX: usize = 8;
     let targets = match targets.as_slice() {
@@ -318,13 +318,13 @@ fn banner(talk: &Talk, process: &Process, mounted: &Mounted, fs: &FileSystem, lo
     talk.line(&format!("  targets        {targets}"));
     talk.line(&format!("  data           {data}"));
     talk.line(&format!("  log            {}", log.display()));
-    talk.line(&format!("  mount another: nacre mount {}:/{name} DIR", mounted.address));
+    talk.line(&format!("  mount another: nacre mount {}:/{name} DIR", mounted.address()));
     if let Some(hint) = mounted.hint() {
         talk.line(&format!("  {hint}"));
     }
     talk.line("  no authentication yet: everyone who can reach this address can read and write everything");
     talk.line(&format!(
         "next: copy something to {}, nacre status, nacre lfs df -h; stop: {down}",
-        mounted.dir.display()
+        mounted.dir().display()
     ));
 }

@@ -352,6 +352,8 @@ pub mod rename_flags {
     pub const NOREPLACE: u32 = 1;
     /// Swaps the two names, which must both exist.
     pub const EXCHANGE: u32 = 2;
+    /// RENAME_WHITEOUT of renameat2(2). Not in messages, which have [`Rename::whiteout`](super::Rename::whiteout) for it.
+    pub const WHITEOUT: u32 = 4;
 }
 codec_struct! {
     /// Moves a name within or between directories, in one transaction.
@@ -372,6 +374,9 @@ codec_struct! {
         pub time: Timestamp,
         /// As in [`Unlink`], of the inode that is replaced.
         pub reported: Fid,
+        /// A FID of the client, as in [`Create::fid`], for an inode that takes the old name: a character device 0/0, by
+        /// which overlayfs marks a removed name (RENAME_WHITEOUT). Not with `EXCHANGE`.
+        pub whiteout: Option<Fid>,
     }
 }
 codec_struct! {

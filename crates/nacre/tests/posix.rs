@@ -432,4 +432,43 @@ fn files_are_made_without_a_name_and_named_later() {
     assert_eq!(link(&unnamed(OFlags::EXCL), "never"), Err(rustix::io::Errno::NOENT));
     drop(file);
     fs::remove_dir(t.second("dir")).unwrap();
+    t.end();
+}
+
+/// Containers keep their changes in an upper layer. The kernel demands O_TMPFILE and RENAME_WHITEOUT of a file system that
+/// it cannot trust to be local.
+#[test]
+fn overlayfs_keeps_its_upper_layer_on_a_mount() {
+    let known = fs::read_to_string("/proc/filesystems").unwrap();
+    if !known.lines().any(|line| line.split_whitespace().last() == Some("overlay")) {
+        return eprintln!("skipped: this kernel has no overlayfs");
+    }
+    let Some(t) = Two::new("rw") else { return };
+    for name in ["lower/dir", "upper", "work"] {
+        fs::create_dir_all(t.first(name)).unwrap();
+    }
+    for name in ["moved", "removed", "dir/changed"] {
+        fs::write(t.first("lower").join(name), name).unwrap();
+    }
+    let merged = t.m.made("merged");
+    let [lower, upper, work] = ["lower", "upper", "work"].map(|name| t.first(name).display().to_string());
+    let layers = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+    let sh = |args: &[&str]| assert!(Command::new(args[0]).args(&args[1..]).status().unwrap().success());
+    let mount = || sh(&["mount", "-t", "overlay", "overlay", "-o", &layers, merged.to_str().unwrap()]);
+    mount();
+    fs::rename(merged.join("moved"), merged.join("dir/new")).unwrap();
+    fs::remove_file(merged.join("removed")).unwrap();
+    File::options().append(true).open(merged.join("dir/changed")).unwrap().write_all(b" twice").unwrap();
+    for _ in 0..2 {
+        let names = fs::read_dir(&merged).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["dir"]);
+        assert_eq!(fs::read(merged.join("dir/new")).unwrap(), b"moved");
+        assert_eq!(fs::read(merged.join("dir/changed")).unwrap(), b"dir/changed twice");
+        sh(&["umount", merged.to_str().unwrap()]);
+        mount();
+    }
+    sh(&["umount", merged.to_str().unwrap()]);
+    assert_eq!(fs::metadata(t.second("upper/moved")).unwrap().rdev(), 0);
+    assert_eq!(fs::read(t.second("lower/moved")).unwrap(), b"moved");
+    t.end();
 }

@@ -35,6 +35,8 @@ pub(crate) enum NameEffect {
     Leads(Option<Fid>),
     /// The first name of the change was moved to the second one.
     Moved,
+    /// The same, and the first name leads to a new inode.
+    MovedFromWhiteout,
     /// The two names of the change were exchanged.
     Exchanged,
     /// It is not known what the names of the change lead to.
@@ -369,7 +371,7 @@ impl Tables {
             }
         }
         if let ([from, to], [from_until, to_until]) = (touches.names.as_slice(), in_kernel.as_slice()) {
-            if matches!(effect, NameEffect::Moved | NameEffect::Exchanged) {
+            if matches!(effect, NameEffect::Moved | NameEffect::MovedFromWhiteout | NameEffect::Exchanged) {
                 self.moved_in_kernel(to, *from_until, stale);
             }
             if matches!(effect, NameEffect::Exchanged) {

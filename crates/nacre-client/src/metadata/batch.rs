@@ -170,6 +170,7 @@ impl Client {
                 caller,
                 time,
                 reported: Fid::default(),
+                whiteout: None,
             }),
             MetadataChange::Setattr { fid, set } => {
                 encoded(&Setattr { fid: *fid, set: set.clone(), caller, time })

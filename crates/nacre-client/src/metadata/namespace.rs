@@ -170,8 +170,11 @@ impl Client {
         self.check_writable()?;
         let (name, new_name) = (Name::new(from.1)?, Name::new(to.1)?);
         let mdt = self.mdt_of(from.0).await?;
+        let whiteout = if flags & rename_flags::WHITEOUT != 0 { Some(mdt.new_fid().await?) } else { None };
         let (effect, (reported, _ending)) = if flags & rename_flags::EXCHANGE != 0 {
             (NameEffect::Exchanged, (Fid::default(), None))
+        } else if whiteout.is_some() {
+            (NameEffect::MovedFromWhiteout, report_before_end(&mdt, to.0, to.1).await)
         } else {
             (NameEffect::Moved, report_before_end(&mdt, to.0, to.1).await)
         };
@@ -180,10 +183,11 @@ impl Client {
             name,
             new_parent: to.0,
             new_name,
-            flags,
+            flags: flags & !rename_flags::WHITEOUT,
             caller,
             time: self.now(),
             reported,
+            whiteout,
         };
         mdt.change(Touches::names(&[from, to]), &request, |_| (effect, None, false)).await?;
         Ok(())

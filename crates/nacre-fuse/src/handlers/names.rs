@@ -221,11 +221,10 @@ pub(crate) async fn rename<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
 }
 
 pub(crate) async fn rename2<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
-    use nacre_wire::mdt::rename_flags::{EXCHANGE, NOREPLACE};
+    use nacre_wire::mdt::rename_flags::{EXCHANGE, NOREPLACE, WHITEOUT};
     let mut args = request.args();
     let abi::Rename2In { newdir, flags, .. } = args.take()?;
-    // RENAME_WHITEOUT is for overlayfs only.
-    if flags & !(NOREPLACE | EXCHANGE) != 0 {
+    if flags & !(NOREPLACE | EXCHANGE | WHITEOUT) != 0 {
         return Err(Errno::EINVAL);
     }
     move_name(&door, &request, newdir, flags, (args.name()?, args.name()?)).await

@@ -66,7 +66,7 @@ fn names_are_made_linked_renamed_and_removed() {
     let cwd = fs::CWD;
     let exchange = |flags| fs::renameat_with(cwd, m.at("h"), cwd, m.at("s"), flags);
     assert_eq!(exchange(RenameFlags::NOREPLACE), Err(Errno::EXIST));
-    assert_eq!(exchange(RenameFlags::WHITEOUT), Err(Errno::INVAL));
+    assert_eq!(exchange(RenameFlags::WHITEOUT | RenameFlags::EXCHANGE), Err(Errno::INVAL));
     exchange(RenameFlags::EXCHANGE).unwrap();
     assert!(std::fs::symlink_metadata(m.at("h")).unwrap().is_symlink());
     assert_eq!(std::fs::remove_dir(m.at("d")).unwrap_err().raw_os_error(), Some(39));

@@ -31,8 +31,7 @@ impl Operation for Create<'_> {
 
     fn read_set(&self, hash: HashKey, _export: Generation) -> ReadSet {
         let mut read_set = ReadSet::of_inode(self.parent);
-        read_set.inode(self.fid);
-        read_set.key(SEQUENCE, &table::sequence(self.fid.seq));
+        read_set.new_fid(self.fid);
         if let Some(name) = self.name {
             read_set.name(hash, self.parent, name);
         }
@@ -215,7 +214,8 @@ fn open_existing(
     Ok(applied(inode.reply(), false))
 }
 
-fn check_fid(view: &mut View<'_>, client: ClientUuid, fid: Fid) -> Step<()> {
+/// Whether a FID that a client proposes belongs to a sequence of this client and is unused.
+pub(super) fn check_fid(view: &mut View<'_>, client: ClientUuid, fid: Fid) -> Step<()> {
     if !fid.is_valid() || !fid.seq.is_grantable_by(fid.mdt()) || fid.oid.0 == 0 {
         warn!(%fid, %client, "create with an impossible fid refused");
         return Err(Errno::EINVAL.into());

@@ -1,8 +1,10 @@
 //! Rename, as renameat2: moves, replaces, NOREPLACE, EXCHANGE.
 //!
 //! Rules: a directory never moves into its own subtree; an inode that is replaced must be of the same kind, a directory
-//! empty; the sticky bits of both directories count; the name keeps the cookie of the entry that it replaces.
+//! empty; the sticky bits of both directories count; the name keeps the cookie of the entry that it replaces. A whiteout
+//! takes the place of the old name, with its cookie.
 
+use crate::ops::create::check_fid;
 use crate::ops::{Applied, Context, Operation, WriteBound};
 use crate::rows::inode::check_sticky;
 use crate::rows::read_set::ReadSet;
@@ -10,7 +12,7 @@ use crate::rows::row::{EntryRow, Inode};
 use crate::rows::versions::{SOURCE_CHILD, SOURCE_DIR, TARGET_CHILD, TARGET_DIR};
 use crate::rows::view::{Slot, Step, View};
 use nacre_types::name::HashKey;
-use nacre_types::{Errno, Fid, FileType, Generation, Name, Timestamp};
+use nacre_types::{Errno, Fid, FileType, Generation, Name, Timestamp, mode};
 use nacre_wire::mdt::{Rename, rename_flags};
 
 impl Operation for Rename<'_> {
@@ -23,6 +25,9 @@ impl Operation for Rename<'_> {
         read_set.inode(self.new_parent);
         read_set.name(hash, self.parent, self.name);
         read_set.name(hash, self.new_parent, self.new_name);
+        if let Some(fid) = self.whiteout {
+            read_set.new_fid(fid);
+        }
         read_set
     }
 
@@ -30,7 +35,13 @@ impl Operation for Rename<'_> {
         WriteBound::inodes(8).freeing()
     }
 
-    fn apply(&self, view: &mut View<'_>, _context: &mut Context<'_>) -> Step<Applied> {
+    fn apply(&self, view: &mut View<'_>, context: &mut Context<'_>) -> Step<Applied> {
+        if let Some(fid) = self.whiteout {
+            if self.flags & rename_flags::EXCHANGE != 0 {
+                return Err(Errno::EINVAL.into());
+            }
+            check_fid(view, context.client()?, fid)?;
+        }
         rename(view, self).map(|()| Applied::empty())
     }
 }
@@ -137,6 +148,29 @@ fn relink(
     view.put_changed(inode);
 }
 
+/// Takes the old name from its directory, or gives it to the whiteout. Returns how many entries are left in its place.
+fn leave(view: &mut View<'_>, args: &Rename<'_>, source: &End<'_>) -> Step<i64> {
+    let Some(fid) = args.whiteout else {
+        view.delete_name(source.dir, source.cookie);
+        return Ok(0);
+    };
+    let mut whiteout = Inode::blank(fid, mode::CHR, args.time);
+    (whiteout.attr.uid, whiteout.attr.gid) = (args.caller.uid, args.caller.gid);
+    whiteout.attr.projid = view.dir(source.dir)?.attr.projid;
+    whiteout.attr.nlink = 1;
+    whiteout.attr.version = view.transno().0;
+    view.add_link(&mut whiteout, source.dir, source.name);
+    view.put_inode(&whiteout);
+    view.account(whiteout.owner(), 1);
+    let name = source.name.to_bytes();
+    view.put_name(
+        source.dir,
+        source.cookie,
+        EntryRow { name, fid, file_type: FileType::CharDevice, version: 0 },
+    );
+    Ok(1)
+}
+
 fn move_to(
     view: &mut View<'_>,
     args: &Rename<'_>,
@@ -145,14 +179,14 @@ fn move_to(
     cookie: u64,
 ) -> Step<()> {
     let subdir = i64::from(child.attr.is_dir());
-    view.delete_name(source.dir, source.cookie);
+    let left = leave(view, args, source)?;
     let entry = EntryRow { name: args.new_name.to_bytes(), ..source.entry.clone() };
     view.put_name(args.new_parent, cookie, entry);
     relink(view, &mut child, (source.dir, source.name), (args.new_parent, args.new_name), args.time);
     if source.dir == args.new_parent {
-        return adjust(view, source.dir, 0, 0, args.time);
+        return adjust(view, source.dir, left, 0, args.time);
     }
-    adjust(view, source.dir, -1, -subdir, args.time)?;
+    adjust(view, source.dir, left - 1, -subdir, args.time)?;
     adjust(view, args.new_parent, 1, subdir, args.time)
 }
 
@@ -165,14 +199,14 @@ fn replace(
     mut other: Inode,
 ) -> Step<()> {
     let subdir = i64::from(child.attr.is_dir());
-    view.delete_name(source.dir, source.cookie);
+    let left = leave(view, args, source)?;
     let entry = EntryRow { name: target.name.to_bytes(), ..source.entry.clone() };
     view.put_name(target.dir, target.cookie, entry);
     other.changed_at(args.time);
     view.drop_name(&mut other, target.dir, target.name, args.reported == target.entry.fid);
     relink(view, &mut child, (source.dir, source.name), (target.dir, target.name), args.time);
     // The target's directory loses one entry and gains one.
-    adjust(view, source.dir, -1, -subdir, args.time)?;
+    adjust(view, source.dir, left - 1, -subdir, args.time)?;
     if source.dir != target.dir {
         adjust(view, target.dir, 0, 0, args.time)?;
     }

@@ -1,7 +1,7 @@
 //! The rows that the next attempt of an operation needs in memory.
 
 use crate::rows::ancestry::AncestorWalks;
-use crate::rows::table::{self, ENTRY, INODE};
+use crate::rows::table::{self, ENTRY, INODE, SEQUENCE};
 use alloc::vec::Vec;
 use nacre_osd::{Osd, OsdError, Pins, RowKey, Table};
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
@@ -34,6 +34,11 @@ impl ReadSet {
     }
     pub(crate) fn inode(&mut self, fid: Fid) {
         self.key(INODE, &fid.key());
+    }
+    /// The rows that tell whether a client may use this FID for a new inode.
+    pub(crate) fn new_fid(&mut self, fid: Fid) {
+        self.inode(fid);
+        self.key(SEQUENCE, &table::sequence(fid.seq));
     }
     /// The rows that `name` may have in `dir`.
     pub(crate) fn name(&mut self, hash: HashKey, dir: Fid, name: Name<'_>) {

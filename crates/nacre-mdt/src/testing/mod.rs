@@ -290,7 +290,8 @@ impl Fs {
         let (caller, time) = (caller.clone(), self.now());
         let (name, new_name) = (name_of(name), name_of(new_name));
         let reported = Fid::default();
-        let args = Rename { parent, name, new_parent, new_name, flags, caller, time, reported };
+        let args =
+            Rename { parent, name, new_parent, new_name, flags, caller, time, reported, whiteout: None };
         self.apply(EXPORT, &args).map(drop)
     }
     pub(crate) fn open(

@@ -111,6 +111,7 @@ fn a_batch_that_moves_directories_makes_no_circle() {
             caller: Caller::root(),
             time: c.now(),
             reported: Fid::default(),
+            whiteout: None,
         };
         let operations = vec![
             sub(&rename((Fid::ROOT, b"a"), (b, b"a"))),

@@ -206,6 +206,7 @@ const CASES: &[Case] = &[
             caller,
             time,
             reported: Fid::default(),
+            whiteout: None,
         };
         let operations = vec![
             sub(&new),

@@ -167,6 +167,7 @@ impl Client {
             caller: Caller::root(),
             time: self.now(),
             reported: Fid::default(),
+            whiteout: None,
         };
         self.call(&request).await.map(|_| ())
     }

@@ -200,7 +200,7 @@ messages! {
         Unlink<'_> = Unlink { parent: Fid::ROOT, name: name(b"l"), directory: false, caller: caller(), time: time(1), reported: fid(2) };
         Rename<'_> = Rename {
             parent: Fid::ROOT, name: name(b"a"), new_parent: fid(3), new_name: name(b"b"), flags: rename_flags::EXCHANGE,
-            caller: caller(), time: time(1), reported: fid(4),
+            caller: caller(), time: time(1), reported: fid(4), whiteout: Some(fid(5)),
         };
         Setattr = Setattr { fid: fid(2), set: set(), caller: caller(), time: time(1) };
         ReportSize = ReportSize { fid: fid(2), written: written(), truncate: true };

@@ -153,12 +153,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "evictions", "a_close_after_the_eviction_does_not_bring_an_old_size_back"),
     planted(
-        "a close that an eviction refused reports no error",
-        "crates/nacre-client/src/files/open.rs",
-        &[("if dirty && matches!(closed,", "if !dirty && matches!(closed,")],
-    )
-    .found_by("nacre-sim", "evictions", "what_was_written_after_the_eviction_counts_at_the_close"),
-    planted(
         "a name that is not there survives a create of another mount",
         "crates/nacre-client/src/cache/entries.rs",
         &[("        dir.incomplete();\n        dir.placed.clear();", "        dir.placed.clear();")],

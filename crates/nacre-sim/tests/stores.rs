@@ -7,7 +7,7 @@ use nacre_sim::NodeId;
 use nacre_sim::cluster::{Cluster, StoreLoss};
 use nacre_types::{Failure, Fid, SetAttr};
 use std::collections::BTreeSet;
-use support::{DIR, MDT, MS, OST, SEC, caller, cluster, create, make, read, run, write};
+use support::{DIR, MDT, MS, OST, SEC, caller, cluster, create, make, read, run, without_cache, write};
 
 const FILES: u8 = 12;
 const LEN: usize = 20_000;
@@ -68,6 +68,7 @@ fn acknowledged_names_are_there_whatever_the_store_of_the_mdt_has_lost() {
         let loss = StoreLoss::ALL[seed as usize % 4];
         let mut c = cluster(seed, 1, 2);
         let (writer, reader) = (c.mounts[0], c.mounts[1]);
+        without_cache(&mut c);
         let mut expected = BTreeSet::new();
         for n in 0..60 {
             let name = format!("d{n}");

@@ -16,6 +16,9 @@ const LEN: usize = 2 * STRIPE as usize;
 const US: u64 = 1000;
 /// Longer than the write takes, with its locks.
 const WRITE: u64 = 2000 * US;
+/// Delay of the messages of the first mount after it was cut off. A mount that waits for the end of a recovery asks more
+/// often than that takes there and back.
+const FAR_US: u64 = 150_000;
 /// Places of the OSTs among the servers.
 const OSTS: [usize; 2] = [2, 3];
 
@@ -68,6 +71,9 @@ fn cut_off<T: Send + 'static, F: Future<Output = T> + 'static>(
     }
     let job = c.jobs.start(&mut c.world, second, other);
     c.world.run_for(SEC);
+    // After the recovery the other mount is the first one to be served: if the OST had lost a lock, the other mount would
+    // get it before the first mount learned of the loss.
+    (c.world.faults.far, c.world.faults.far_us) = (Some(first), FAR_US);
     for server in OSTS {
         c.world.heal(first, servers[server]);
     }

@@ -8,11 +8,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-target/src/admitted.rs",
         &[("if entry.conn().is_none() {", "if false && entry.conn().is_none() {")],
     )
-    .found_by(
-        "nacre-sim",
-        "inode_locks",
-        "what_a_dead_mount_waited_to_change_is_not_changed_when_its_turn_comes",
-    ),
+    .found_by("nacre-sim", "stores", "a_write_whose_mount_dies_while_it_waits_in_the_ost_is_not_begun"),
     planted(
         "a second process replaces a target that is connected",
         "crates/nacre-target/src/rivals.rs",

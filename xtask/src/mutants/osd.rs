@@ -154,7 +154,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             "let result: Result<StoreDone, StoreError> = Ok((len, aside, StoreDone::Unit).2);",
         )],
     )
-    .found_by("nacre-sim", "stable", "what_was_written_before_a_kill_survives_the_machine_too"),
+    .found_by("nacre-sim", "recovery", "acknowledged_data_survives_the_loss_of_the_machine_of_its_ost"),
     planted(
         "the new epoch is recorded before the loss",
         "crates/nacre-osd/src/engine/osd.rs",

@@ -88,10 +88,10 @@ pub(crate) fn end_open(
     if inode.attr.nlink == 0 && view.opens().count(opened.fid) <= 1 {
         view.delete(ORPHAN, &opened.fid.key());
         view.destroy(&inode);
-    } else if changed {
+    } else if changed && !matches!(report, CloseReport::Unchanged) {
         view.put_inode(&inode);
-    } else if accessed {
-        view.put_accessed(&inode);
+    } else if changed || accessed {
+        view.put_unnoticed(&inode);
     } else {
         view.shows_to_sender(&inode);
     }
@@ -105,7 +105,7 @@ pub(crate) fn accessed(view: &mut View<'_>, fid: Fid, atime: Option<Timestamp>) 
         && atime > inode.attr.atime
     {
         inode.attr.atime = atime;
-        view.put_accessed(&inode);
+        view.put_unnoticed(&inode);
     }
     Ok(())
 }
@@ -142,8 +142,9 @@ fn take_report(view: &mut View<'_>, export: Generation, inode: &mut Inode, repor
         (CloseReport::Written(_), Some(_)) => inode.attr.size_state = SizeState::Exact,
         (CloseReport::Unchanged, Some((_, objects))) => {
             inode.attr.size_state = SizeState::Exact;
-            // No write was tried in this epoch: no object has come into being.
-            inode.may_have_objects = objects;
+            // No write was tried in this epoch, unless an earlier close of the same client has reported it: no object has come
+            // into being.
+            inode.may_have_objects = objects || inode.attr.size > 0;
         }
     }
     Ok(())

@@ -5,9 +5,9 @@ use crate::osts::allocator::{check_template, resolve};
 use crate::rows::read_set::ReadSet;
 use crate::rows::state_change::StateChange;
 use crate::rows::versions::CHILD;
-use crate::rows::view::{Step, View};
+use crate::rows::view::{Abort, Step, View};
 use nacre_types::name::HashKey;
-use nacre_types::{Codec, Errno, Fid, Generation, Layout, LayoutTemplate, SizeState};
+use nacre_types::{Codec, Errno, Fid, Generation, InodeBits, Layout, LayoutTemplate, SizeState};
 use nacre_wire::mdt::{EntryReply, SetLayout};
 
 impl Operation for SetLayout {
@@ -40,7 +40,9 @@ impl Operation for SetLayout {
                 && !inode.may_have_objects
                 && view.opens().writers(self.fid) == 0;
             if !pristine {
-                return Err(Errno::EEXIST.into());
+                // A client that has SIZE may not have sent the close of a writer that changed nothing.
+                view.breaks(self.fid, InodeBits::SIZE);
+                return Err(Abort::AfterRevoke(Errno::EEXIST));
             }
             let generation = inode.layout.as_ref().map_or(0, |l| l.generation + 1);
             let template = resolve(Some(self.template), None, context.default_layout());

@@ -15,7 +15,7 @@ use crate::rows::versions::CHILD;
 use crate::rows::view::{Step, View};
 use alloc::vec::Vec;
 use nacre_types::name::HashKey;
-use nacre_types::{Caller, Codec, Errno, Fid, Generation, SetAttr, SizeState, Timestamp, mode};
+use nacre_types::{Caller, Codec, Errno, Fid, Generation, InodeBits, SetAttr, SizeState, Timestamp, mode};
 use nacre_wire::mdt::Setattr;
 
 /// Truncates of one file that may be under way.
@@ -150,6 +150,8 @@ fn start_truncate(view: &mut View<'_>, export: Generation, inode: &mut Inode, ti
     row.tainted |= !row.pending.is_empty();
     row.pending.push(export);
     view.put(UNSETTLED, &fid.key(), &row);
+    // Also if a client has the file open for writing already, and its times do not change.
+    view.breaks(fid, InodeBits::SIZE);
     inode.attr.size_state = SizeState::Open;
     inode.may_have_objects = true;
     inode.modified_at(time);

@@ -26,6 +26,9 @@ use tracing::error;
 pub(crate) enum Abort {
     /// The operation fails.
     Failed(Failure),
+    /// The operation fails, unless other clients have locks that it breaks: they are returned first, and with them may end what
+    /// it fails of.
+    AfterRevoke(Errno),
     /// Rows are missing in memory: fetch the read set and run the operation again.
     MissingRows,
     /// A conflicting change comes first. Found before anything in memory was changed.
@@ -299,9 +302,10 @@ impl<'a> View<'a> {
             self.output.locks.add_described(inode.attr.fid);
         }
     }
-    /// Stores an inode of which only the access time has changed. Clients that hold a directory keep the hold and see the
-    /// old time: access times are not coherent, and a revoke at every listing would cost more than all the rest.
-    pub(crate) fn put_accessed(&mut self, inode: &Inode) {
+    /// Stores an inode whose change no other client has to notice. That is the access time: clients that hold a directory keep
+    /// the hold and see the old time, because access times are not coherent, and a revoke at every listing would cost more than
+    /// all the rest. So is the close of a writer that changed nothing: no other client had SIZE meanwhile.
+    pub(crate) fn put_unnoticed(&mut self, inode: &Inode) {
         self.shows_to_sender(inode);
         self.put(INODE, &inode.attr.fid.key(), inode);
     }

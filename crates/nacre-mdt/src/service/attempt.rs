@@ -177,6 +177,10 @@ impl Mdt {
                 }
                 Err(Abort::MissingRows) => Some(RetryReason::MissingRows),
                 Err(Abort::NeedsCredits(needed)) => Some(RetryReason::NeedsCredits(*needed)),
+                Err(Abort::AfterRevoke(_)) if self.has_broken_locks(request, &output.locks) => {
+                    Some(RetryReason::InodeLocks)
+                }
+                Err(Abort::AfterRevoke(errno)) => return Err((*errno).into()),
                 Err(Abort::Failed(failure)) => return Err(*failure),
             };
             let value = result.ok().filter(|_| retry.is_none()).ok_or(Failure::EAGAIN)?;

@@ -172,8 +172,18 @@ impl BatchRun<'_> {
             Err(failed) => failed,
         };
         output.placed_dirs.truncate(placed);
+        let needs_revoke =
+            matches!(failed, Abort::AfterRevoke(_)) && mdt.has_broken_locks(Some(self.request), &own.locks);
         match failed {
             TRY_LATER => progress.abort = Some(failed),
+            Abort::AfterRevoke(_) if needs_revoke => {
+                output.locks.extend(own.locks);
+                progress.abort = Some(failed);
+            }
+            Abort::AfterRevoke(errno) => {
+                progress.failed(errno.into());
+                progress.stopped = self.stop_at_error;
+            }
             Abort::Failed(failure) => {
                 progress.failed(failure);
                 progress.stopped = self.stop_at_error;

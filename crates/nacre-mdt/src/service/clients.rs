@@ -110,7 +110,7 @@ impl Mdt {
                 // Only the row: the size that the OSTs report could not be stored now.
                 match store_size_unknown(view, opened.fid) {
                     // A failure: this row is damaged as well, and the log has said so.
-                    Ok(()) | Err(Abort::Failed(_)) => {}
+                    Ok(()) | Err(Abort::Failed(_) | Abort::AfterRevoke(_)) => {}
                     Err(retry) => return Err(retry),
                 }
             }

@@ -148,11 +148,12 @@ impl Mdt {
         }
     }
 
-    /// Whether the client of a change knows how to wait for locks without a slot. A close has the extra slot, for which no
-    /// other request waits; a replay is in order.
+    /// Whether the client of a change knows how to wait for locks without a slot. For the extra slot of a close, too, others
+    /// wait: closes that their client has to send before it returns a lock. A replay is in order.
     pub(crate) fn may_be_parked(&self, request: &Request) -> bool {
         let knows = self.core().has_feature(request.export, features::INODE_LOCKS);
-        knows && request.opcode.class() == Class::Modify && request.replayed_transno().is_none()
+        let has_slot = matches!(request.opcode.class(), Class::Modify | Class::Close);
+        knows && has_slot && request.replayed_transno().is_none()
     }
     pub(crate) async fn await_inode_locks(&self, request: &Request) -> Result<Reply, Errno> {
         let AwaitInodeLocks { change } = request.args()?;

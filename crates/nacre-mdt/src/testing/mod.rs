@@ -186,6 +186,7 @@ impl Fs {
                     self.walk(read_set.walks_mut());
                 }
                 Err(Abort::Failed(failure)) => return Err(failure.for_caller()),
+                Err(Abort::AfterRevoke(errno)) => return Err(errno),
                 Ok(value) => {
                     let MapTx { changes, objects, transno, .. } = tx;
                     (self.transno, self.objects) = (transno, self.objects + objects);

@@ -306,6 +306,22 @@ fn an_explicit_time_outlives_writes_that_came_before_it() {
     assert_eq!(fs.inode(f).unwrap().attr.mtime, at(now));
 }
 
+/// A client sends the close of a handle that changed nothing after that of one that did.
+#[test]
+fn a_late_close_that_reports_no_change_does_not_hide_the_objects_of_an_earlier_report() {
+    let mut fs = Fs::new();
+    let f = fs.create(ROOT, b"f", REG).unwrap();
+    fs.open(EXPORT, f, 1, 2).unwrap();
+    fs.open(EXPORT, f, 2, 2).unwrap();
+    let now = fs.time;
+    fs.close(EXPORT, f, 2, true, written(10, now)).unwrap();
+    fs.close(EXPORT, f, 1, false, None).unwrap();
+    let inode = fs.inode(f).unwrap();
+    assert_eq!((inode.attr.size, inode.attr.size_state), (10, SizeState::Exact));
+    fs.unlink(ROOT, b"f", false).unwrap();
+    assert!(!fs.rows(DESTROY).is_empty(), "its objects are destroyed");
+}
+
 #[test]
 fn an_orphan_lives_until_its_last_close_also_for_a_directory() {
     let mut fs = Fs::new();

@@ -87,6 +87,7 @@ impl Client {
         let client = self.me();
         self.ctx.spawn(async move {
             client.close_all().await;
+            client.send_kept_closes().await;
             client.all_replied().await;
             done.fulfil(());
         });
@@ -148,10 +149,15 @@ impl Client {
     /// Waits until every request has its reply: closes, and calls whose callers were killed.
     async fn all_replied(&self) {
         const LOOK: Duration = Duration::from_millis(10);
-        let closes_wait = || self.mount.mdts().iter().any(|mdt| !mdt.closes().is_idle());
+        let closes_wait = || self.mount.mdts().iter().any(|mdt| !mdt.has_sent_closes());
         while !self.unreplied().is_empty() || closes_wait() {
             self.ctx.sleep(LOOK).await;
         }
+    }
+
+    /// Sends all closes that are kept, and waits for their replies.
+    pub(crate) async fn send_kept_closes(&self) {
+        join_all(self.mount.mdts().iter().map(|mdt| mdt.send_kept_closes())).await;
     }
 
     async fn within_timeout(&self, done: impl Future<Output = Option<()>>) -> bool {

@@ -71,7 +71,7 @@ const CASES: &[Case] = &[
         name: "create, close",
         again: false,
         act: |path| File::create_new(path).map(drop),
-        today: at_most(2.0, 5.0),
+        today: at_most(1.1, 5.0),
         bar: at_most(1.1, 4.0 + PARENT_AGAIN),
     },
     Case {

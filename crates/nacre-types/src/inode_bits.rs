@@ -17,7 +17,7 @@ impl InodeBits {
     pub const LOOKUP: Self = Self(1);
     /// Entries, size, link count and times of a directory; link count and times of any other inode.
     pub const UPDATE: Self = Self(2);
-    /// Opens for reading without a request: no client may remove the inode unnoticed.
+    /// Opens for reading without a request, and closes that are sent later: no client may remove the inode unnoticed.
     pub const OPEN: Self = Self(4);
     /// The layout.
     pub const LAYOUT: Self = Self(8);

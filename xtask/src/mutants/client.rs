@@ -308,6 +308,24 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "opens", "what_another_mount_removes_stays_as_long_as_it_is_open"),
     planted(
+        "a lock is returned before the closes that are kept under it are sent",
+        "crates/nacre-client/src/targets/lock_returns.rs",
+        &[("            self.closed_before_return(&closes).await;\n", "            drop(closes);\n")],
+    )
+    .found_by("nacre-sim", "late_closes", "an_inode_that_no_process_has_open_ends_with_its_last_name"),
+    planted(
+        "a file is opened for writing while the close of an earlier writer is kept",
+        "crates/nacre-client/src/files/open.rs",
+        &[("                if !is_reader {\n                    mdt.no_close_is_kept(fid).await;\n                }\n", "")],
+    )
+    .found_by("nacre-sim", "late_closes", "a_file_that_no_process_has_open_is_changed_as_such"),
+    planted(
+        "closes are kept until they fill a batch",
+        "crates/nacre-client/src/files/closes.rs",
+        &[("                mdt.ctx().sleep(KEPT_TIME).await;\n", "                mdt.ctx().sleep(KEPT_TIME * 1000).await;\n")],
+    )
+    .found_by("nacre-sim", "late_closes", "a_kept_close_is_sent_after_a_while"),
+    planted(
         "opens are not reported to a restarted MDT",
         "crates/nacre-client/src/targets/lock_returns.rs",
         &[("                self.report_all_opens().await;\n", "")],

@@ -84,6 +84,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "opens", "what_the_mount_itself_removes_stays_as_long_as_it_is_open"),
     planted(
+        "the layout of a file is not set because a client keeps a close",
+        "crates/nacre-mdt/src/ops/set_layout.rs",
+        &[("Err(Abort::AfterRevoke(Errno::EEXIST))", "Err(Abort::Failed(Errno::EEXIST.into()))")],
+    )
+    .found_by("nacre-sim", "late_closes", "a_file_that_no_process_has_open_is_changed_as_such"),
+    planted(
         "clients have no time to report opens after a long recovery",
         "crates/nacre-target/src/locks/restart_wait.rs",
         &[("self.started().max(self.recovery().ended(now)) + longest_lease(self)", "self.started() + longest_lease(self)")],

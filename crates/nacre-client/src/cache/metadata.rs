@@ -131,6 +131,9 @@ impl MetadataCache {
     pub(super) fn openable(&self, fid: Fid) -> Option<EntryReply> {
         self.tables().openable(fid)
     }
+    pub(super) fn is_closable_later(&self, fid: Fid) -> bool {
+        self.tables().is_closable_later(fid)
+    }
     /// The inode to which a name leads, as far as is known; a change of it may be under way.
     pub(crate) fn named(&self, parent: Fid, name: &[u8]) -> Option<Fid> {
         self.tables.borrow().named(parent, name)
@@ -287,9 +290,7 @@ impl MetadataCache {
                 self.revokes.set(self.revokes.get() + revokes.len() as u64);
                 for revoke in revokes {
                     tables.revoked(&revoke, &mut stale);
-                    if revoke.bits.intersects(InodeBits::OPEN) {
-                        self.returns.add_open(revoke.fid);
-                    }
+                    self.returns.add_revoked(revoke.fid, revoke.bits);
                     let converted = revoke.wanted == nacre_types::InodeMode::Pr;
                     acks.push(mdt::RevokeAck { number: revoke.number, converted });
                 }

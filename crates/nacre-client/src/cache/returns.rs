@@ -1,5 +1,5 @@
 //! The return of locks to the MDT: first the kernel forgets the names and attributes that depend on them, then the
-//! opens made under them are reported, and then the locks are given back.
+//! opens made under them are reported, then the closes kept under them are sent, and then the locks are given back.
 //!
 //! One task per MDT does this in rounds. Locks that end during a round are returned by the next round, all together,
 //! so a lock is never returned while the kernel still forgets what depends on it. After a restart of the MDT, the task
@@ -12,14 +12,17 @@ use nacre_dlm::client::InodeCancel;
 use nacre_types::{Fid, InodeBits};
 use nacre_wire::mdt::RevokeAck;
 
+/// The bits under which handles are opened and closed without a request.
+const OF_HANDLES: InodeBits = InodeBits::OPEN.with(InodeBits::SIZE);
+
 /// The pending work of the next round, in the order of the fields.
 #[derive(Default)]
 struct Due {
     /// Names and inodes that the kernel has to forget.
     stale: Vec<Stale>,
-    /// Inodes whose opens are to be reported.
-    opens: Vec<Fid>,
-    /// The MDT was restarted: all opens have to be reported, and then that no lock of an earlier start is used.
+    /// Inodes whose opens are to be reported, or kept closes sent, and the bits that have ended.
+    ended: Vec<(Fid, InodeBits)>,
+    /// The MDT was restarted: all opens have to be reported, all closes sent, and then reported that no lock of an earlier start is used.
     former_locks_ended: bool,
     acks: Vec<RevokeAck>,
     cancels: Vec<InodeCancel>,
@@ -27,7 +30,7 @@ struct Due {
 impl Due {
     fn is_empty(&self) -> bool {
         self.stale.is_empty()
-            && self.opens.is_empty()
+            && self.ended.is_empty()
             && self.acks.is_empty()
             && self.cancels.is_empty()
             && !self.former_locks_ended
@@ -44,15 +47,17 @@ pub(crate) struct Returns {
 impl Returns {
     pub(crate) fn add(&self, stale: Vec<Stale>, acks: Vec<RevokeAck>, cancels: Vec<InodeCancel>) {
         let mut due = self.due.borrow_mut();
-        let without_open = cancels.iter().filter(|cancel| cancel.bits.intersects(InodeBits::OPEN));
-        due.opens.extend(without_open.map(|cancel| cancel.fid));
+        let cancelled = cancels.iter().filter(|cancel| cancel.bits.intersects(OF_HANDLES));
+        due.ended.extend(cancelled.map(|cancel| (cancel.fid, cancel.bits)));
         due.stale.extend(stale);
         due.acks.extend(acks);
         due.cancels.extend(cancels);
     }
-    /// The OPEN bit of an inode is revoked.
-    pub(super) fn add_open(&self, fid: Fid) {
-        self.due.borrow_mut().opens.push(fid);
+    /// Bits of an inode are revoked.
+    pub(super) fn add_revoked(&self, fid: Fid, bits: InodeBits) {
+        if bits.intersects(OF_HANDLES) {
+            self.due.borrow_mut().ended.push((fid, bits));
+        }
     }
     #[cfg(test)]
     pub(super) fn take_stale(&self) -> Vec<Stale> {
@@ -80,10 +85,10 @@ impl Returns {
             self.is_running.set(false);
             return None;
         }
-        Some((due.stale, due.opens, due.former_locks_ended, due.acks, due.cancels))
+        Some((due.stale, due.ended, due.former_locks_ended, due.acks, due.cancels))
     }
 }
 
-/// Names and inodes that the kernel has to forget, inodes whose opens have to be reported, whether the MDT was
-/// restarted, and the locks to return.
-pub(crate) type DueReturns = (Vec<Stale>, Vec<Fid>, bool, Vec<RevokeAck>, Vec<InodeCancel>);
+/// Names and inodes that the kernel has to forget, inodes whose opens have to be reported or closes sent, with the bits that
+/// have ended, whether the MDT was restarted, and the locks to return.
+pub(crate) type DueReturns = (Vec<Stale>, Vec<(Fid, InodeBits)>, bool, Vec<RevokeAck>, Vec<InodeCancel>);

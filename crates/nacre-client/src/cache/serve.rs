@@ -44,6 +44,10 @@ impl Mdt {
     pub(crate) fn known_inode(&self, fid: Fid) -> Option<EntryReply> {
         self.locks_usable_until().and_then(|_| self.cache().inode(fid))
     }
+    /// Whether the close of a handle of this inode may be sent later.
+    pub(crate) fn may_close_later(&self, fid: Fid) -> bool {
+        self.locks_usable_until().is_some() && self.cache().is_closable_later(fid)
+    }
     /// The modification time of a file that ends at `offset` or before, if its size is known exactly.
     pub(crate) fn end_before(&self, fid: Fid, offset: u64) -> Option<Timestamp> {
         let Attr { size, size_state, mtime, .. } = self.known_inode(fid)?.attr;
@@ -123,8 +127,11 @@ impl Client {
 impl Client {
     /// The size of a file whose bytes are covered.
     fn covered_bytes(&self, file: &FileState) -> Option<u64> {
-        let attr = self.mount.mdt_of(file.fid)?.known_inode(file.fid)?.attr;
-        (!file.has_writers() && attr.size_state == SizeState::Exact).then_some(attr.size)
+        let mdt = self.mount.mdt_of(file.fid)?;
+        let EntryReply { attr, yours, .. } = mdt.known_inode(file.fid)?;
+        let is_exact =
+            attr.size_state == SizeState::Exact || yours && mdt.kept_closes().are_of_unchanged(file.fid);
+        (!file.has_writers() && is_exact).then_some(attr.size)
     }
     /// How a new handle uses the kernel's page cache. Called once, when the reply to its open is made.
     pub fn page_use(&self, handle: OpenHandle) -> PageUse {

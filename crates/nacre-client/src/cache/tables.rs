@@ -133,6 +133,11 @@ impl Tables {
         let entry = self.inode(fid).filter(|entry| entry.attr.nlink > 0)?;
         self.covers(fid, InodeBits::OPEN | InodeBits::LAYOUT).then_some(entry)
     }
+    /// Whether the close of a handle of this inode may be sent later. That of an orphan may not, nor while an own change is
+    /// under way, which may make it one.
+    pub(super) fn is_closable_later(&mut self, fid: Fid) -> bool {
+        self.inode(fid).is_some_and(|entry| entry.attr.nlink > 0) && self.covers(fid, InodeBits::OPEN)
+    }
     pub(super) fn named(&self, parent: Fid, name: &[u8]) -> Option<Fid> {
         match self.entries.find(parent, name) {
             Named::Inode(fid) => Some(fid),

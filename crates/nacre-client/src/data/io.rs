@@ -385,6 +385,7 @@ impl Client {
     /// Everything this mount has completed is durable when it returns (`nacre sync`).
     pub async fn sync_all(&self) -> Result<(), Failure> {
         self.root_mdt().await?;
+        self.send_kept_closes().await;
         let mut targets = self.mount.osts();
         targets.extend(self.mount.mdts().iter().map(|mdt| mdt.target().clone()));
         let synced = join_all(targets.iter().map(|target| target.call(&Sync {}))).await;

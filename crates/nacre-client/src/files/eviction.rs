@@ -15,6 +15,7 @@ impl Client {
     /// An MDT has forgotten this client. Handles of its files with locks are lost, the others are opened again by FID.
     pub(crate) fn evicted_by_mdt(&self, mdt: &Rc<Mdt>) {
         mdt.note_eviction();
+        mdt.kept_closes().evicted();
         let mut opens = self.files.all();
         opens.retain(|open| open.file.fid.mdt() == mdt.index());
         tracing::warn!(

@@ -1,7 +1,7 @@
 //! Files in use: open handles, the state that this mount keeps per file, closes.
 //!
 //! `open` has opens and the end of handles, `late_opens` has the opens that the MDT does not know, `table` has the open
-//! handles, `state` the state per file; `closes` combines closes into batches, with `close_queue`; `ranges` orders the
+//! handles, `state` the state per file; `closes` combines closes into batches, with `close_queue` and `kept_closes`; `ranges` orders the
 //! operations of this mount on one file; `atime` keeps access times; `eviction` handles evictions, `lost` records the
 //! handles whose file locks an eviction released.
 
@@ -9,6 +9,7 @@ pub(crate) mod atime;
 pub(crate) mod close_queue;
 mod closes;
 mod eviction;
+pub(crate) mod kept_closes;
 pub(crate) mod late_opens;
 pub(crate) mod lost;
 pub(crate) mod open;

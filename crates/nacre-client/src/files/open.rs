@@ -42,7 +42,9 @@ impl Client {
         let name = Some(Name::new(args.name)?);
         let request = self.create_request(&mdt, args.clone(), name, Some(asked)).await?;
         let reply = mdt.change(Touches::names(&[(args.parent, args.name)]), &request, created).await?;
-        self.opened(&reply.entry, how, flags, reply.created);
+        if self.opened(&reply.entry, how, flags, reply.created).is_writer() && !reply.created {
+            mdt.no_close_is_kept(reply.entry.attr.fid).await;
+        }
         if !reply.created && flags & open_flags::TRUNC != 0 {
             // The kernel assumes that it has created the file, and does not truncate it.
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -104,6 +106,9 @@ impl Client {
                 known
             }
             None => {
+                if !is_reader {
+                    mdt.no_close_is_kept(fid).await;
+                }
                 let reply = mdt.open(&OpenRequest { fid, how, caller }).await?;
                 self.opened(&reply, how, flags, false);
                 reply
@@ -126,6 +131,9 @@ impl Client {
         if open.is_writer() {
             open.file.writer_opened(created);
             self.mount.pages().ended(open.file.fid);
+            if let Some(mdt) = self.mount.mdt_of(open.file.fid) {
+                mdt.kept_closes().writer_opened(open.file.fid);
+            }
         }
         let open = Rc::new(open);
         self.files.insert(open.clone());
@@ -223,6 +231,11 @@ impl Client {
             if open.is_writer() {
                 file.writer_closed();
                 mdt.note_change();
+            }
+            let is_alone = !open.is_writer() || !file.has_writers();
+            let says_nothing = file.accessed.pending().is_none() && !open.is_reopening();
+            if is_alone && says_nothing && mdt.keep_close(file.fid, open.handle, open.is_writer()) {
+                return (false, Ok(()));
             }
             let close =
                 Close { fid: file.fid, handle: open.handle, dirty: false, written: None, atime: None };

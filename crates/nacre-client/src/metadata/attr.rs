@@ -131,10 +131,19 @@ impl Client {
         }
         // The writers that the MDT speaks of are those of this moment: the replies to opens and closes come on the
         // connection of the reply, and what the cache knows follows each of them.
-        match self.files.used(reply.attr.fid)?.own_changes()? {
+        let own_changes = match self.files.used(reply.attr.fid).filter(|file| file.has_writers()) {
+            Some(file) => file.own_changes()?,
+            None if self.closes_unchanged_later(reply.attr.fid) => OwnChanges::None,
+            None => return None,
+        };
+        match own_changes {
             OwnChanges::None => Some(entry),
             OwnChanges::States(states) => Some(self.with_objects(reply, component, &states)),
         }
+    }
+    /// Whether the MDT takes this mount for the writer of a file only because it has not sent the close yet.
+    fn closes_unchanged_later(&self, fid: Fid) -> bool {
+        self.mount.mdt_of(fid).is_some_and(|mdt| mdt.kept_closes().are_of_unchanged(fid))
     }
     async fn resolve_at_osts(&self, mut reply: EntryReply) -> Result<ResolvedInode, Failure> {
         let fid = reply.attr.fid;
@@ -221,7 +230,9 @@ impl Client {
         let _timing = self.stats.time("truncate");
         let file = self.files.of(fid);
         // Until the MDT has the new size, what it says of the file is not kept.
-        let _changing = self.mdt_of(fid).await?.cache().begin(Touches::inode(fid));
+        let mdt = self.mdt_of(fid).await?;
+        let _changing = mdt.cache().begin(Touches::inode(fid));
+        mdt.no_close_is_kept(fid).await;
         self.mount.pages().ended(fid);
         file.long_append.end();
         let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
@@ -229,7 +240,6 @@ impl Client {
         // Other attributes are not set again: another client may have changed them since.
         let only_size = SetAttr { size: set.size, ..SetAttr::default() };
         let again = Setattr { fid, set: only_size, caller: caller.clone(), time: mtime };
-        let mdt = self.mdt_of(fid).await?;
         let evictions = mdt.evictions();
         let reply = mdt.change_inode(Touches::inode(fid), &Setattr { fid, set, caller, time: mtime }).await?;
         file.learn(&reply);

@@ -26,7 +26,9 @@ impl Client {
     ) -> Result<(), Failure> {
         self.check_writable()?;
         let request = SetLayout { fid, template, caller, time: self.now() };
-        let reply = self.mdt_of(fid).await?.change_inode(Touches::inode(fid), &request).await?;
+        let mdt = self.mdt_of(fid).await?;
+        mdt.no_close_is_kept(fid).await;
+        let reply = mdt.change_inode(Touches::inode(fid), &request).await?;
         if let Some(file) = self.files.used(fid) {
             file.learn(&reply);
         }

@@ -151,6 +151,7 @@ impl Client {
         self.check_writable()?;
         let checked = Name::new(name)?;
         let mdt = self.mdt_of(parent).await?;
+        close_before_end(&mdt, parent, name).await;
         let (reported, _ending) = report_before_end(&mdt, parent, name).await;
         let request = Unlink { parent, name: checked, directory, caller, time: self.now(), reported };
         let touches = Touches::names(&[(parent, name)]);
@@ -176,6 +177,7 @@ impl Client {
         } else if whiteout.is_some() {
             (NameEffect::MovedFromWhiteout, report_before_end(&mdt, to.0, to.1).await)
         } else {
+            close_before_end(&mdt, to.0, to.1).await;
             (NameEffect::Moved, report_before_end(&mdt, to.0, to.1).await)
         };
         let request = Rename {
@@ -330,6 +332,14 @@ impl Client {
 
     fn check_xattr_name(name: &[u8]) -> Result<(), Errno> {
         if name.len() > name::XATTR_NAME_MAX || name.is_empty() { Err(Errno::ERANGE) } else { Ok(()) }
+    }
+}
+
+/// Sends the kept closes of the inode to which a name leads, before a change that may remove its last name. If the name is not
+/// known here, or closes are kept later, the MDT revokes OPEN first.
+async fn close_before_end(mdt: &Mdt, parent: Fid, name: &[u8]) {
+    if let Some(fid) = mdt.cache().named(parent, name) {
+        mdt.no_close_is_kept(fid).await;
     }
 }
 

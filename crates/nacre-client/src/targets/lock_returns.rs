@@ -5,7 +5,7 @@ use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use nacre_dlm::client::InodeCancel;
-use nacre_types::{Failure, Fid};
+use nacre_types::{Failure, Fid, InodeBits};
 use nacre_wire::Frame;
 use nacre_wire::mdt::{self, CancelInodeLocks, FormerLocksEnded, INODE_LOCKS_MAX, RevokeAck};
 
@@ -36,16 +36,20 @@ impl Mdt {
     }
     async fn return_in_order(self: Rc<Self>) {
         while let Some(due) = self.cache().returns().take() {
-            let (stale, opens, former_locks_ended, acks, cancels) = due;
+            let (stale, ended, former_locks_ended, acks, cancels) = due;
             // A resend reaches a later start of the MDT, which must not take it for its own locks.
             let instance = self.peer.with_import(|import| import.instance()).unwrap_or_default();
             let kernel = self.cache().kernel();
             if let Some(kernel) = kernel.filter(|_| !stale.is_empty()) {
                 kernel.forget(stale).await;
             }
+            let opens: Vec<Fid> = with_open(&ended).collect();
             self.report_opens(&opens).await;
+            let closes: Vec<Fid> = ended.iter().map(|(fid, _)| *fid).collect();
+            self.closed_before_return(&closes).await;
             if former_locks_ended {
                 self.report_all_opens().await;
+                self.closed_before_return(&self.kept_closes().fids()).await;
             }
             if former_locks_ended && let Err(error) = self.call(&FormerLocksEnded { instance }).await {
                 tracing::debug!(target_name = %self.name, %error, "the end of former locks could not be told");
@@ -76,4 +80,9 @@ impl Mdt {
             self.call(&request).await?;
         }
     }
+}
+
+/// The inodes of which the OPEN bit has ended.
+fn with_open(ended: &[(Fid, InodeBits)]) -> impl Iterator<Item = Fid> {
+    ended.iter().filter(|(_, bits)| bits.intersects(InodeBits::OPEN)).map(|(fid, _)| *fid)
 }

@@ -7,6 +7,7 @@ use crate::cache::in_flight::Touches;
 use crate::cache::metadata::MetadataCache;
 use crate::cache::tables::NameEffect;
 use crate::files::close_queue::CloseQueue;
+use crate::files::kept_closes::KeptCloses;
 use crate::files::late_opens::LateOpens;
 use crate::locks::pending::PendingFlocks;
 use crate::metadata::fid_pool::FidPool;
@@ -32,6 +33,8 @@ pub(crate) struct Mdt {
     flocks: PendingFlocks,
     /// Closes that wait to be sent to this MDT.
     closes: CloseQueue,
+    /// Closes that are sent to this MDT later.
+    kept_closes: KeptCloses,
     /// Opens that were made without a request and not yet reported to this MDT.
     late_opens: LateOpens,
     /// Changes sent to this MDT so far.
@@ -65,6 +68,7 @@ impl Mdt {
             cache,
             flocks: PendingFlocks::default(),
             closes: CloseQueue::default(),
+            kept_closes: KeptCloses::new(ctx),
             late_opens: LateOpens::new(ctx),
             changes: Cell::new(0),
             evictions: Cell::new(0),
@@ -104,9 +108,16 @@ impl Mdt {
     pub(crate) fn closes(&self) -> &CloseQueue {
         &self.closes
     }
+    pub(crate) fn kept_closes(&self) -> &KeptCloses {
+        &self.kept_closes
+    }
+    /// Whether no close waits to be sent, or for its reply in a batch.
+    pub(crate) fn has_sent_closes(&self) -> bool {
+        self.closes.is_idle() && self.kept_closes.is_idle()
+    }
     /// Whether no call waits: for leak checks at rest.
     pub(crate) fn is_idle(&self) -> bool {
-        self.closes.is_idle() && self.late_opens.is_idle() && self.flocks.is_idle() && self.cache.is_idle()
+        self.has_sent_closes() && self.late_opens.is_idle() && self.flocks.is_idle() && self.cache.is_idle()
     }
 
     /// How often this MDT has evicted the mount.

@@ -167,7 +167,7 @@ groups! {
     /// `nacre-mdt/src/service/params.rs`
     MdtParam in ["mdt"], "An MDT" {
         MdStats: Row::counters("md_stats", PerName, "Operations since the start: count, min, max, sum, sum of squares.");
-        OpenFiles: Row::gauge("open_files", "handles", "Handles that clients have open.");
+        OpenFiles: Row::gauge("open_files", "handles", "Handles that clients have open, or have closed less than 0.1 s ago.");
         CommitOnSharing: Row::switch("commit_on_sharing", false, "1: a change waits until changes of other clients on \
             which it depends are durable. 0: it does not wait if the other client has the reply and can replay its change.");
         InodeLocks: Row::gauge("inode_locks", "inodes", "Inodes of which clients have locks, counted once for each client: \

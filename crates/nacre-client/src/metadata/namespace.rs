@@ -172,13 +172,17 @@ impl Client {
         let (name, new_name) = (Name::new(from.1)?, Name::new(to.1)?);
         let mdt = self.mdt_of(from.0).await?;
         let whiteout = if flags & rename_flags::WHITEOUT != 0 { Some(mdt.new_fid().await?) } else { None };
-        let (effect, (reported, _ending)) = if flags & rename_flags::EXCHANGE != 0 {
-            (NameEffect::Exchanged, (Fid::default(), None))
-        } else if whiteout.is_some() {
-            (NameEffect::MovedFromWhiteout, report_before_end(&mdt, to.0, to.1).await)
+        let exchanges = flags & rename_flags::EXCHANGE != 0;
+        let effect = match whiteout {
+            _ if exchanges => NameEffect::Exchanged,
+            Some(_) => NameEffect::MovedFromWhiteout,
+            None => NameEffect::Moved,
+        };
+        let (reported, _ending) = if exchanges {
+            (Fid::default(), None)
         } else {
             close_before_end(&mdt, to.0, to.1).await;
-            (NameEffect::Moved, report_before_end(&mdt, to.0, to.1).await)
+            report_before_end(&mdt, to.0, to.1).await
         };
         let request = Rename {
             parent: from.0,

@@ -73,6 +73,8 @@ pub struct Door<O: Ops> {
     moved: RefCell<Moved>,
     /// Tasks whose callers already have a reply.
     pub(crate) given_up: Cell<usize>,
+    /// A task examines the callers of requests from rings (`interrupt.rs`).
+    watches_callers: Cell<bool>,
     pub(crate) stats: OpStats,
     other_times: OtherTimes,
     pub(crate) looks: Looks,
@@ -104,6 +106,7 @@ impl<O: Ops> Door<O> {
             kernel,
             moved: RefCell::default(),
             given_up: Cell::new(0),
+            watches_callers: Cell::new(false),
             stats,
             other_times: OtherTimes::default(),
             looks: Looks::default(),
@@ -114,6 +117,10 @@ impl<O: Ops> Door<O> {
     /// The file system behind the door.
     pub fn file_system(&self) -> &Rc<O> {
         &self.ops
+    }
+    /// Whether a task examines the callers of requests from rings.
+    pub(crate) fn watches_callers(&self) -> &Cell<bool> {
+        &self.watches_callers
     }
     /// Requests without a reply.
     pub fn running(&self) -> usize {
@@ -225,6 +232,9 @@ impl<O: Ops> Door<O> {
                 door.reply(&request, reply);
             }
         });
+        if running.is_from_ring() {
+            self.watch_callers();
+        }
         // It starts later in this visit.
         let running = Running { request: running, start, task };
         self.running.borrow_mut().insert(running.request.unique(), running);

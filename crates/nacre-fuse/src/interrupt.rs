@@ -7,6 +7,10 @@
 //! a local disk: POSIX gives lseek(2), stat(2) and link(2) no EINTR, and EINTR for a change that may still happen would
 //! be misleading. With the mount option `intr`, signals that ask programs to stop also end requests that change nothing.
 //!
+//! The kernel sends no INTERRUPT for a request of a ring if the signal came before the request was copied to us, and drops
+//! one that overtook its request on the way to the island. Therefore the callers of requests from rings are examined
+//! without an INTERRUPT, too, while these wait for long ([`Door::watch_callers`]).
+//!
 //! The task of an abandoned request runs to its end: the change happens once or never, as after a crash of the caller.
 //! Its cancellation is requested, so a read or write that still waits for an extent lock leaves the OST's queue. The
 //! handlers release what the caller would have had to release (an open handle, a lock). Invariants: a request has one
@@ -14,7 +18,7 @@
 
 use crate::abi::{InterruptIn, op};
 use crate::caller::Reason;
-use crate::door::{Door, FuseEffect};
+use crate::door::{Door, FuseEffect, Running};
 use crate::ops::Ops;
 use crate::request::FuseRequest;
 use nacre_node::Effect;
@@ -26,6 +30,8 @@ use std::time::Duration;
 pub(crate) const SIGNAL_DELAY: Duration = Duration::from_secs(2);
 /// Interval at which a caller is examined.
 const LOOK: Duration = Duration::from_millis(500);
+/// Callers of requests from rings that are examined in one visit.
+const LOOKS_MAX: usize = 256;
 /// Beyond this callers wait: abandoned requests still occupy a server's queue.
 const GIVEN_UP_MAX: usize = 10_000;
 
@@ -41,8 +47,8 @@ impl<O: Ops> Door<O> {
     pub(crate) fn interrupt(self: &Rc<Self>, request: &FuseRequest) {
         let Ok(args) = request.args().take::<InterruptIn>() else { return };
         let found = self.running.borrow().get(&args.unique).map(|r| (r.task, r.start, r.request.clone()));
-        // The request was read by another loop and is not here yet (the kernel sends the interrupt again), or was
-        // has its reply already (the kernel drops the interrupt).
+        // The request was read by another loop and is not here yet (the kernel sends the interrupt again, unless the
+        // request came through a ring), or has its reply already (the kernel drops the interrupt).
         let Some((task, start, target)) = found else { return self.reply(request, Err(Errno::EAGAIN)) };
         if target.opcode() == op::SETLKW {
             self.ctx.cancel(task);
@@ -58,6 +64,44 @@ impl<O: Ops> Door<O> {
             self.ctx.push(Effect::Door(Box::new(FuseEffect::LookAtCaller { unique, pid })));
             self.ctx.sleep(LOOK).await;
         }
+    }
+
+    /// Starts to examine the callers of requests from rings, every [`SIGNAL_DELAY`] as long as there are such requests.
+    pub(crate) fn watch_callers(self: &Rc<Self>) {
+        if self.watches_callers().replace(true) {
+            return;
+        }
+        let door = self.clone();
+        self.ctx.spawn(async move {
+            let mut after = 0;
+            loop {
+                door.ctx.sleep(SIGNAL_DELAY).await;
+                match door.look_at_callers(after) {
+                    Some(last) => after = last,
+                    None => break,
+                }
+            }
+            door.watches_callers().set(false);
+        });
+    }
+    /// Has the callers of requests with numbers above `after` examined. Returns the last number, 0 if there are no more;
+    /// `None`: no request from a ring is in progress.
+    fn look_at_callers(&self, after: u64) -> Option<u64> {
+        let running = self.running.borrow();
+        let of_rings = |r: &&Running| r.request.is_from_ring() && !r.request.has_reply();
+        running.values().find(of_rings)?;
+        let now = self.ctx.now();
+        // The state of a caller in a foreign pid name space (number 0) is not known.
+        let is_due = |r: &&Running| r.start + SIGNAL_DELAY <= now && r.request.header.pid != 0;
+        let due = running.range(after + 1..).map(|(_, r)| r).filter(of_rings).filter(is_due).take(LOOKS_MAX);
+        let mut looks = 0;
+        let mut last = 0;
+        for r in due {
+            (looks, last) = (looks + 1, r.request.unique());
+            let look = FuseEffect::LookAtCaller { unique: last, pid: r.request.header.pid };
+            self.ctx.push(Effect::Door(Box::new(look)));
+        }
+        Some(if looks == LOOKS_MAX { last } else { 0 })
     }
 
     /// The result of [`FuseEffect::LookAtCaller`].

@@ -158,6 +158,9 @@ impl FuseRequest {
     pub(crate) fn changes_directory(&self, dir: Fid) -> bool {
         !matches!(self.opcode(), op::LOOKUP | op::READDIR | op::READDIRPLUS) && self.locks_directory(dir)
     }
+    pub(crate) fn is_from_ring(&self) -> bool {
+        matches!(self.origin, Origin::Ring(_))
+    }
     /// Its place in a ring, if it came through one.
     pub(crate) fn ticket(&self) -> Option<Ticket> {
         match &self.origin {

@@ -184,6 +184,26 @@ fn servers_that_are_away_keep_neither_processes_nor_the_mount() {
     s.up.stop();
 }
 
+/// Over io_uring the kernel never reports a signal that came before it had copied the request to the mount.
+#[test]
+fn a_program_that_is_killed_before_its_request_has_reached_the_mount_ends() {
+    let Some(s) = Second::new() else { return };
+    let mount = s.mount();
+    for process in [&s.up, &mount] {
+        process.signal(Signal::STOP);
+        eventually("every thread has stopped", || machine::stands_still(process.pid()));
+    }
+    let mut mkdir = Command::new("mkdir").arg(s.dir().join("d")).stderr(Stdio::null()).spawn().unwrap();
+    is_waiting(&mkdir);
+    mkdir.kill().unwrap();
+    mount.signal(Signal::CONT);
+    kill(mkdir);
+    s.up.signal(Signal::CONT);
+    s.umount(&[]);
+    ended_well(mount);
+    s.up.stop();
+}
+
 #[test]
 fn without_its_servers_a_mount_is_unmounted_and_its_process_gives_up() {
     let Some(s) = Second::new() else { return };

@@ -2,6 +2,7 @@
 //!
 //! `create_cost create|mkdir with|without N`. Everything that the target does for a message happens in
 //! [`visit_mdt`] and [`log_mdt`], so that a profiler can count these alone: no client, network or object target.
+//! As in a process of nacre, memory comes from mimalloc, and as by a mount, closes that say nothing are sent together.
 #![allow(clippy::unwrap_used, reason = "a measurement")]
 
 #[allow(dead_code, unused_imports, reason = "the tests use the rest")]
@@ -11,9 +12,14 @@ mod support;
 use nacre_mdt::Mdt;
 use nacre_node::{Ctx, Event, Logic, StoreError, StoreOp};
 use nacre_target::TargetConfig;
-use nacre_types::Fid;
+use nacre_types::{Codec as _, Fid, OpenHandle};
+use nacre_wire::Opcode;
+use nacre_wire::mdt::{BATCH_MAX, Batch, Close, SubOperation};
 use std::rc::Rc;
 use support::{Cluster, DIR, O_RDWR, REG};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A metadata target whose work is done where it can be counted.
 struct Counted(Box<dyn Logic>);
@@ -57,6 +63,7 @@ fn main() {
     let make = if records == "without" { without_records } else { with_records };
     let mut cluster = Cluster::with_mdt(nacre_types::MdtIndex::ROOT, 1, 2, 1, make);
     cluster.run(0, move |client| async move {
+        let mut closes = Vec::new();
         for n in 0..count {
             let name = format!("file.0.{n}");
             if mkdir {
@@ -65,8 +72,17 @@ fn main() {
                 let handle = u64::from(n) + 1;
                 let open = Some((handle, O_RDWR));
                 let made = client.make_open(Fid::ROOT, name.as_bytes(), REG, open, true).await.unwrap();
-                client.close(made.entry.attr.fid, handle, false, None).await.unwrap();
+                closes.push(close(made.entry.attr.fid, handle));
+            }
+            if closes.len() == BATCH_MAX || n + 1 == count && !mkdir {
+                let operations = std::mem::take(&mut closes);
+                client.call(&Batch { stop_at_error: false, operations }).await.unwrap();
             }
         }
     });
+}
+
+fn close(fid: Fid, handle: u64) -> SubOperation {
+    let close = Close { fid, handle: OpenHandle(handle), dirty: false, written: None, atime: None };
+    SubOperation { opcode: Opcode::Close as u16, body: close.to_vec().into() }
 }

@@ -29,9 +29,9 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// An empty writer with room for a small message.
+    /// An empty writer with room for a small message: the description of an inode fits.
     pub fn new() -> Self {
-        Self { buf: Vec::with_capacity(128) }
+        Self { buf: Vec::with_capacity(256) }
     }
     /// Appends bytes without a length.
     pub fn raw(&mut self, bytes: &[u8]) {

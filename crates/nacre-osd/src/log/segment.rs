@@ -356,7 +356,9 @@ impl LogWriter {
     pub(crate) fn flush_copy(&mut self) {
         self.flush_buffer();
         if !self.copy.is_empty() {
-            let data = core::mem::take(&mut self.copy);
+            // The next one will be about as large.
+            let next = Vec::with_capacity(self.copy.len());
+            let data = core::mem::replace(&mut self.copy, next);
             self.write(1, self.buffer_at - data.len() as u64, data);
         }
     }

@@ -57,6 +57,19 @@ impl Key {
         raw.push(0);
         Self::from_raw(&raw)
     }
+    /// The key as words that no other key has; `None` if it is on the heap.
+    pub(crate) fn words(&self) -> Option<[u64; 4]> {
+        match &self.0 {
+            // Bytes beyond the length are zeros.
+            Repr::Inline { len, bytes } => {
+                let last = u64::from_be_bytes([
+                    bytes[24], bytes[25], bytes[26], bytes[27], bytes[28], bytes[29], 0, *len,
+                ]);
+                Some([word(bytes, 0), word(bytes, 8), word(bytes, 16), last])
+            }
+            Repr::Heap(_) => None,
+        }
+    }
     /// Table number and key bytes.
     pub fn raw(&self) -> &[u8] {
         match &self.0 {

@@ -9,11 +9,11 @@
 //! Invariants: a row without a value hides the rows of runs under its key; a key that is neither here nor covered by a
 //! range tombstone has the value that it has in the runs; a row used since the oldest live pin is never evicted.
 
+use crate::table::index::Index;
 use crate::table::interval::{IntervalSet, IntervalUndo};
 use crate::table::key::Key;
 use alloc::boxed::Box;
-use alloc::collections::btree_map::Entry;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -171,7 +171,7 @@ impl Slab {
 }
 
 pub(crate) struct Memtable {
-    map: BTreeMap<Key, Slot>,
+    index: Index,
     slab: Slab,
     /// Range tombstones of the current generation (`active_ranges`) and of the frozen one.
     active_ranges: IntervalSet,
@@ -194,7 +194,7 @@ pub(crate) struct Memtable {
 impl Default for Memtable {
     fn default() -> Self {
         Self {
-            map: BTreeMap::new(),
+            index: Index::default(),
             slab: Slab::default(),
             active_ranges: IntervalSet::default(),
             frozen_ranges: IntervalSet::default(),
@@ -221,7 +221,7 @@ impl Memtable {
         self.bytes
     }
     pub(crate) fn rows(&self) -> usize {
-        self.map.len()
+        self.index.len()
     }
     pub(crate) fn live(&self) -> &Rc<LivePins> {
         &self.live
@@ -237,7 +237,7 @@ impl Memtable {
         self.slab.row_mut(slot)
     }
     pub(crate) fn slot(&self, key: &Key) -> Option<Slot> {
-        self.map.get(key).copied()
+        self.index.get(key)
     }
     pub(crate) fn touch(&mut self, slot: Slot) {
         let serial = self.serial;
@@ -255,7 +255,7 @@ impl Memtable {
     ) -> impl Iterator<Item = (&'a Key, Slot)> + use<'a> {
         // The tree would panic on an inverted range.
         let to = if from > to { from } else { to };
-        self.map.range::<Key, _>((Bound::Included(from), Bound::Excluded(to))).map(|(k, s)| (k, *s))
+        self.index.range(from, Bound::Excluded(to))
     }
 
     fn charge(&mut self, generation: u32, add: usize, sub: usize) {
@@ -273,8 +273,8 @@ impl Memtable {
         let bytes = row_bytes(key.raw(), value.as_ref());
         let slot = self.slab.add(Row { value, touch: self.serial, generation: 0 });
         self.bytes.clean += bytes as u64;
-        let before = self.map.insert(key, slot);
-        assert!(before.is_none(), "a cached row was inserted twice");
+        let there = self.index.get_or_insert(&key, || slot);
+        assert!(there == slot, "a cached row was inserted twice");
         slot
     }
 
@@ -293,20 +293,15 @@ impl Memtable {
         if generation == 0 && self.gone.len() < GONE_MAX {
             self.gone.push_back((self.serial, key.clone()));
         }
-        let row = Row { value, touch: self.serial, generation };
+        let mut row = Some(Row { value, touch: self.serial, generation });
         self.charge(generation, bytes, 0);
-        let slot = if hint == NO_SLOT {
-            match self.map.entry(key.clone()) {
-                Entry::Occupied(entry) => *entry.get(),
-                Entry::Vacant(entry) => {
-                    let slot = self.slab.add(row);
-                    entry.insert(slot);
-                    undo.push(Undo::New { slot, key });
-                    return;
-                }
-            }
-        } else {
-            hint
+        let slot = match hint {
+            NO_SLOT => self.index.get_or_insert(&key, || self.slab.add(row.take().unwrap_or_default())),
+            hint => hint,
+        };
+        let Some(row) = row else {
+            undo.push(Undo::New { slot, key });
+            return;
         };
         let old = core::mem::replace(self.row_mut(slot), row);
         let old_bytes = row_bytes(key.raw(), old.value.as_ref());
@@ -362,7 +357,7 @@ impl Memtable {
         }
         let stay = seen - victims.len();
         for key in victims {
-            let Some(slot) = self.map.remove(&key) else { continue };
+            let Some(slot) = self.index.remove(&key) else { continue };
             let row = self.slab.take(slot);
             let bytes = row_bytes(key.raw(), row.value.as_ref()) as u64;
             self.bytes.clean = self.bytes.clean.saturating_sub(bytes);
@@ -387,7 +382,7 @@ impl Memtable {
                 Undo::New { slot, key } => {
                     let now = self.slab.take(slot);
                     self.charge(now.generation, 0, row_bytes(key.raw(), now.value.as_ref()));
-                    self.map.remove(&key);
+                    self.index.remove(&key);
                 }
                 Undo::Range(change) => {
                     self.active_ranges.undo(change);
@@ -425,12 +420,12 @@ impl Memtable {
         mut each: impl FnMut(&Key, Option<&Bytes>),
     ) -> Option<Key> {
         let frozen = self.current_gen - 1;
-        let rows = self.map.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
+        let rows = self.index.range(&Key::from_raw(from), Bound::Unbounded);
         for (n, (key, slot)) in rows.enumerate() {
             if n == limit {
                 return Some(key.clone());
             }
-            let row = self.row(*slot);
+            let row = self.row(slot);
             if row.generation == frozen {
                 each(key, row.value.as_ref());
             }
@@ -450,15 +445,15 @@ impl Memtable {
         let oldest = self.live.oldest();
         for _ in 0..GONE_STEPS {
             let Some((_, key)) = self.gone.pop_front_if(|(serial, _)| *serial < oldest) else { return };
-            let Entry::Occupied(entry) = self.map.entry(key) else { continue };
-            let row = self.slab.row(*entry.get());
-            // The row was written again, or a live pin holds it.
-            if row.value.is_some() || row.generation > self.clean_gen || row.touch >= oldest {
-                continue;
-            }
-            let (key, slot) = entry.remove_entry();
+            let bytes = row_bytes(key.raw(), None) as u64;
+            // Not if the row was written again, or a live pin holds it.
+            let may_go = |slot: Slot| {
+                let row = self.slab.row(slot);
+                row.value.is_none() && row.generation <= self.clean_gen && row.touch < oldest
+            };
+            let Some(slot) = self.index.remove_if(key, may_go) else { continue };
             self.slab.take(slot);
-            self.bytes.clean = self.bytes.clean.saturating_sub(row_bytes(key.raw(), None) as u64);
+            self.bytes.clean = self.bytes.clean.saturating_sub(bytes);
         }
     }
     /// Evicts before clean rows are inserted: more rows the further the clean rows exceed `max` bytes.
@@ -492,14 +487,14 @@ impl Memtable {
             (row.generation <= clean_gen && row.touch < oldest && row.touch <= mark).then_some(row)
         };
         let (mut last, mut some) = (None, false);
-        let mut rows = self.map.range::<[u8], _>((Bound::Included(self.sweep_at.raw()), Bound::Unbounded));
+        let mut rows = self.index.range(&self.sweep_at, Bound::Unbounded);
         for _ in 0..steps {
             let Some((key, slot)) = rows.next() else {
                 last = None;
                 break;
             };
             last = Some(key);
-            if let Some(row) = may_go(*slot) {
+            if let Some(row) = may_go(slot) {
                 some = true;
                 over = over.saturating_sub(row_bytes(key.raw(), row.value.as_ref()) as u64);
                 if over == 0 {
@@ -508,12 +503,11 @@ impl Memtable {
             }
         }
         let next = last.map(Key::successor);
+        drop(rows);
         if some {
-            // A second walk over the same nodes removes them; a search for each would cost more.
             let end = next.clone().map_or(Bound::Unbounded, Bound::Excluded);
             let range = (Bound::Included(self.sweep_at.clone()), end);
-            let victims: Vec<_> = self.map.extract_if(range, |_, slot| may_go(*slot).is_some()).collect();
-            for (key, slot) in victims {
+            for (key, slot) in self.index.extract(range, |slot| may_go(slot).is_some()) {
                 let row = self.slab.take(slot);
                 let bytes = row_bytes(key.raw(), row.value.as_ref()) as u64;
                 self.bytes.clean = self.bytes.clean.saturating_sub(bytes);

@@ -9,6 +9,7 @@
 pub(crate) mod accounts;
 pub(crate) mod bloom;
 pub(crate) mod cursor;
+pub(crate) mod index;
 pub(crate) mod interval;
 pub(crate) mod key;
 pub(crate) mod memtable;

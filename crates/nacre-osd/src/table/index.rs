@@ -1,0 +1,156 @@
+//! The rows of the memtable by key: a tree in the order of the keys, and in front of it the keys of the latest lookups.
+//!
+//! A request looks up the same few keys several times (when it fetches them, in its transaction, when it writes them),
+//! and so do the requests after it: the directory of a new file, the slot of a reply, the open that a close ends. A
+//! search of the tree compares about twenty keys, and misses the processor's caches when there are many rows.
+//!
+//! Invariant: a line of `recent` says what the tree says of its key. Keys that are too long for a tree node have none.
+
+use crate::table::key::Key;
+use crate::table::memtable::{NO_SLOT, Slot};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
+use alloc::vec::Vec;
+use core::cell::Cell;
+use core::ops::{Bound, RangeBounds};
+
+/// Keys of the latest lookups: enough for the creates whose closes are sent together.
+const LINES: usize = 1024;
+
+/// A key, and its slot; `NO_SLOT`: the tree does not have the key.
+#[derive(Clone, Copy)]
+struct Line {
+    key: [u64; 4],
+    slot: Slot,
+}
+
+pub(crate) struct Index {
+    tree: BTreeMap<Key, Slot>,
+    recent: Box<[Cell<Line>]>,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        // These are lines of the empty key, which the tree does not have.
+        let line = Cell::new(Line { key: [0; 4], slot: NO_SLOT });
+        Self { tree: BTreeMap::new(), recent: alloc::vec![line; LINES].into() }
+    }
+}
+
+impl Index {
+    pub(crate) fn len(&self) -> usize {
+        self.tree.len()
+    }
+    pub(crate) fn get(&self, key: &Key) -> Option<Slot> {
+        let Some((line, words)) = self.line(key) else { return self.tree.get(key).copied() };
+        let Line { key: recent, mut slot } = line.get();
+        if recent != words {
+            slot = self.tree.get(key).copied().unwrap_or(NO_SLOT);
+            line.set(Line { key: words, slot });
+        }
+        (slot != NO_SLOT).then_some(slot)
+    }
+    /// Rows in the order of their keys.
+    pub(crate) fn range<'a>(
+        &'a self,
+        from: &Key,
+        to: Bound<&Key>,
+    ) -> impl Iterator<Item = (&'a Key, Slot)> + use<'a> {
+        self.tree.range::<Key, _>((Bound::Included(from), to)).map(|(key, slot)| (key, *slot))
+    }
+    /// The slot of the key, which `add` provides if the tree does not have it.
+    pub(crate) fn get_or_insert(&mut self, key: &Key, add: impl FnOnce() -> Slot) -> Slot {
+        if let Some((line, words)) = self.line(key) {
+            let Line { key: recent, slot } = line.get();
+            if recent == words && slot != NO_SLOT {
+                return slot;
+            }
+        }
+        let slot = *self.tree.entry(key.clone()).or_insert_with(add);
+        self.note(key, slot);
+        slot
+    }
+    pub(crate) fn remove(&mut self, key: &Key) -> Option<Slot> {
+        self.note(key, NO_SLOT);
+        self.tree.remove(key)
+    }
+    /// Removes the key if `may_go` says so of its slot.
+    pub(crate) fn remove_if(&mut self, key: Key, may_go: impl FnOnce(Slot) -> bool) -> Option<Slot> {
+        let Entry::Occupied(entry) = self.tree.entry(key) else { return None };
+        if !may_go(*entry.get()) {
+            return None;
+        }
+        let (key, slot) = entry.remove_entry();
+        self.note(&key, NO_SLOT);
+        Some(slot)
+    }
+    /// Removes rows of a range. One walk over its nodes costs less than a search for each of its keys.
+    pub(crate) fn extract(
+        &mut self,
+        range: impl RangeBounds<Key>,
+        mut may_go: impl FnMut(Slot) -> bool,
+    ) -> Vec<(Key, Slot)> {
+        let gone: Vec<_> = self.tree.extract_if(range, |_, slot| may_go(*slot)).collect();
+        gone.iter().for_each(|(key, _)| self.note(key, NO_SLOT));
+        gone
+    }
+
+    fn note(&self, key: &Key, slot: Slot) {
+        if let Some((line, words)) = self.line(key) {
+            line.set(Line { key: words, slot });
+        }
+    }
+    fn line(&self, key: &Key) -> Option<(&Cell<Line>, [u64; 4])> {
+        let words = key.words()?;
+        let mixed = words
+            .iter()
+            .fold(0u64, |hash, word| (hash.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let line = self.recent.get((mixed >> 32) as usize % LINES)?;
+        Some((line, words))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Table;
+
+    #[test]
+    fn it_says_of_every_key_what_a_tree_says() {
+        let (mut index, mut tree) = (Index::default(), BTreeMap::new());
+        let mut seed = 1u64;
+        let mut next = |n: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % n
+        };
+        // More keys than lines, and some that are too long for a line.
+        for step in 0..200_000u32 {
+            let n = next(3000) as u32;
+            let long = [n.to_be_bytes(); 9].concat();
+            let key = Key::new(Table(7), if n.is_multiple_of(10) { &long } else { &long[..4] });
+            match next(5) {
+                0 => assert_eq!(index.get_or_insert(&key, || step), *tree.entry(key).or_insert(step)),
+                1 => assert_eq!(index.remove(&key), tree.remove(&key)),
+                2 => {
+                    let goes = |slot: Slot| slot.is_multiple_of(2);
+                    let there = tree.get(&key).copied().filter(|slot| goes(*slot));
+                    there.and_then(|_| tree.remove(&key));
+                    assert_eq!(index.remove_if(key, goes), there);
+                }
+                3 if step.is_multiple_of(100) => {
+                    let end = Key::new(Table(7), &(n + 50).to_be_bytes());
+                    let (from, to) = if key < end { (key, end) } else { (end, key) };
+                    let goes = |slot: Slot| slot.is_multiple_of(3);
+                    let gone: Vec<_> =
+                        tree.extract_if(from.clone()..to.clone(), |_, slot| goes(*slot)).collect();
+                    assert_eq!(index.extract(from..to, goes), gone);
+                }
+                _ => assert_eq!(index.get(&key), tree.get(&key).copied()),
+            }
+        }
+        assert!(index.len() == tree.len() && tree.len() > 1000);
+        let all = index.range(&Key::from_raw(&[]), Bound::Unbounded);
+        assert!(all.map(|(key, slot)| (key.clone(), slot)).eq(tree));
+    }
+}

@@ -8,8 +8,10 @@ use std::io::IoSlice;
 
 /// Buffers of one `pwritev`.
 const IOV_MAX: usize = 1024;
-/// Zeros written at a time.
-static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+/// Zeros written at a time. Not more: the page cache of ext4 keeps what one write covers in one large folio, and each small
+/// write into a large folio walks all of its buffers (a log record of 544 bytes: 1.0 us into folios of 64 KiB, 2.4 us into
+/// those of 1 MiB).
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// `what` names operation and file.
 pub(crate) fn store_error(errno: Errno, what: &str) -> StoreError {

@@ -300,3 +300,39 @@ fn a_recovery_that_begins_with_a_standstill_waits_for_its_clients() {
         }
     }
 }
+
+/// The connection of a mount is lost in the middle of its replay, and the mount begins the replay anew. A change that was
+/// replayed before is not made again: none of these could be, and the mount would be evicted.
+#[test]
+fn a_replay_that_begins_anew_makes_no_change_twice() {
+    for seed in 1..=30 {
+        let mut c = cluster(seed, 1);
+        let (mount, mdt) = (c.mounts[0], c.servers[MDT]);
+        c.world.run_for(3 * SEC);
+        let made = run(&mut c, mount, async |client| {
+            let mut expected = BTreeSet::new();
+            for n in 0..20 {
+                make(&client, Fid::ROOT, "new", FILE).await?;
+                let name = format!("f{n}");
+                client.rename((Fid::ROOT, b"new"), (Fid::ROOT, name.as_bytes()), 0, caller()).await?;
+                expected.insert(name);
+            }
+            Ok::<_, Failure>(expected)
+        });
+        let expected = made.expect("made");
+        c.power_loss(MDT);
+        c.world.start(mdt);
+        for _ in 0..4 {
+            let pause = 15 * MS + c.world.rng().below(12 * MS);
+            c.world.run_for(pause);
+            c.world.cut_between(mount, mdt);
+        }
+        c.world.run_for(SEC);
+        assert_eq!(names(&mut c, mount), expected, "seed {seed}\n{}", c.world.trace(60));
+        let evictions = run(&mut c, mount, async |client| {
+            let imports = client.params().into_iter().filter(|p| p.name.ends_with(".import"));
+            imports.filter(|p| p.value.contains("evictions: ") && !p.value.contains("evictions: 0")).count()
+        });
+        assert_eq!(evictions, 0, "seed {seed}\n{}", c.world.trace(60));
+    }
+}

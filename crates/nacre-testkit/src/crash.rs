@@ -69,6 +69,7 @@ struct Disk {
     faults: Vec<Fault>,
     refuses: bool,
     full_underneath: bool,
+    keeps_pages: bool,
     changes: u64,
     stop_at: Option<u64>,
 }
@@ -141,6 +142,14 @@ impl CrashDevice {
     /// no device. That files were made, cut and deleted is in the journal.
     pub fn refuse_writeback(&self) {
         self.lock().files.iter_mut().for_each(|(file, content)| content.refused(*file));
+    }
+    /// The same on a file system that writes such pages again when they are changed again. From now on the cache forgets
+    /// no page of a file because it is told to: for the kernel that is an advice.
+    pub fn refuse_writeback_and_keep_pages(&self) {
+        self.refuse_writeback();
+        let mut disk = self.lock();
+        disk.keeps_pages = true;
+        disk.files.values_mut().for_each(|content| content.stuck.clear());
     }
     /// From now on the device refuses what is written back, until the next crash: syncs fail.
     pub fn refuse_syncs(&self) {
@@ -385,7 +394,9 @@ impl Disk {
                 content.refused(file);
             }
             content.synced();
-            content.forgotten();
+            if !self.keeps_pages {
+                content.forgotten();
+            }
         }
     }
     fn list(&self, kind: FileKind, after: Option<FileId>, limit: u32) -> Vec<FileId> {

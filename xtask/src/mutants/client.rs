@@ -56,6 +56,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "the pages of a file with a READ under way are all waited for",
         "crates/nacre-fuse/src/kernel_cache/mod.rs",
         &[("all_but(*fid, reads.clone())", "all_but(*fid, reads[..0].to_vec())")],
+    )
+    .found_by(
+        "nacre-fuse",
+        "lib",
+        "kernel_cache::tests::pages_are_dropped_beside_reads_that_wait_but_not_before_they_are",
     ),
     planted(
         "a sync that took longer than the lease is a success",
@@ -70,7 +75,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             // Either one alone hides the loss of the other.
             (
                 "let open = self.handle_under_lease(handle).await?;",
-                "let open = self.files.all().into_iter().find(|o| o.handle == handle).ok_or(Errno::EBADF)?;",
+                "let open = self.files.all().into_iter().find(|o| o.handle == handle).ok_or(Failure::EBADF)?;",
             ),
             ("caller, Some(&open)).await?", "caller, None).await?"),
         ],

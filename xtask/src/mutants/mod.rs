@@ -27,7 +27,7 @@ struct Mutation {
     file: &'static str,
     /// Texts and their replacements; each text occurs once in the file.
     edits: &'static [(&'static str, &'static str)],
-    /// Package, test target, test. `None`: any seed or script of the simulator.
+    /// Package, test target (`lib`: the tests beside the code), test. `None`: any seed or script of the simulator.
     test: Option<(&'static str, &'static str, &'static str)>,
 }
 
@@ -133,7 +133,11 @@ fn hunt(tree: &Path, mutation: &Mutation, seeds: u64) -> Result<Option<String>> 
         command
     };
     if let Some((package, tests, test)) = mutation.test {
-        let test_of = ["test", "--quiet", "--package", package, "--test", tests];
+        let mut test_of = vec!["test", "--quiet", "--package", package];
+        match tests {
+            "lib" => test_of.push("--lib"),
+            _ => test_of.extend(["--test", tests]),
+        }
         output(here(&test_of).arg("--no-run"))?;
         let ended = here(&test_of).args(["--", "--exact", test]).output()?;
         let said = String::from_utf8_lossy(&ended.stdout).into_owned();
@@ -171,6 +175,7 @@ mod tests {
         let source = |package: &str, tests: &str, test: &str| {
             let folder = root().join("crates").join(package).join("tests");
             let file = match test.rsplit_once("::") {
+                Some((module, _)) if tests == "lib" => format!("../src/{}.rs", module.replace("::", "/")),
                 Some((module, _)) => format!("{tests}/{}.rs", module.replace("::", "/")),
                 None if folder.join(tests).join("main.rs").exists() => format!("{tests}/main.rs"),
                 None => format!("{tests}.rs"),

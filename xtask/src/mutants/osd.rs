@@ -102,7 +102,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-osd/src/object/restore.rs",
         &[("true => self.rewrite(object, first, held).await?,", "true => {}")],
     )
-    .found_by("nacre-sim", "stores", "acknowledged_bytes_are_there_whatever_the_store_of_an_ost_has_lost"),
+    .found_by(
+        "nacre-osd",
+        "objects",
+        "machine_loss::a_write_that_is_put_back_is_on_the_device_although_the_cache_still_had_its_bytes",
+    ),
     planted(
         "an object is quarantined when its whole device fails",
         "crates/nacre-osd/src/maintenance/writeback.rs",
@@ -145,6 +149,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             "false => self.rewrite(object, from, bytes(from, to)).await?,",
             "false => {}",
         )],
+    )
+    .found_by(
+        "nacre-sim",
+        "stores",
+        "acknowledged_bytes_are_there_whatever_the_store_of_an_ost_has_lost",
     ),
     planted(
         "bytes are reported as stable without a sync",

@@ -17,12 +17,17 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             "Err(Errno::ENOSPC) if deadline < self.core.ctx.now() => {}",
         )],
     )
-    .found_by("nacre-sim", "placement", "a_write_finds_the_space_of_a_file_that_was_cut_just_before"),
+    .found_by(
+        "nacre-ost",
+        "target",
+        "a_write_finds_the_space_that_was_released_on_a_full_target_just_before",
+    ),
     planted(
         "locks of an evicted client stay",
         "crates/nacre-ost/src/service/mod.rs",
         &[("self.locks.remove_client(export).await;", "let _ = export;")],
-    ),
+    )
+    .found_by("nacre-ost", "target", "the_locks_of_a_dead_client_go_with_its_lease"),
     planted(
         "acknowledge or commit is skipped for bytes",
         "crates/nacre-ost/src/uncommitted.rs",

@@ -113,11 +113,21 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "the reply record is dropped",
         "crates/nacre-target/src/transact.rs",
         &[("entry.rpc.remember(record);", "drop(record);")],
+    )
+    .found_by(
+        "nacre-mdt",
+        "target",
+        "resend::a_change_whose_reply_is_lost_has_happened_once_and_says_the_same",
     ),
     planted(
         "the record is not in the transaction",
         "crates/nacre-target/src/transact.rs",
         &[("tx.put_encoded(table::REPLY, &reply_key(request.export, tag), |w| record.encode(w));", "")],
+    )
+    .found_by(
+        "nacre-mdt",
+        "target",
+        "resend::a_change_whose_reply_is_lost_has_happened_once_and_says_the_same",
     ),
     planted(
         "an OST applies a change after its deadline",
@@ -161,7 +171,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             "if old <= safe.max(core.recovery().replayed(export)) {",
             "if old <= safe && core.recovery().replayed(export).0 < u64::MAX {",
         )],
-    ),
+    )
+    .found_by("nacre-sim", "recovery", "a_replay_that_begins_anew_makes_no_change_twice"),
     planted(
         "a store that is opened again on the same boot is trusted",
         "crates/nacre-target/src/island/start.rs",

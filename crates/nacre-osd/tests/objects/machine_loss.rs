@@ -62,6 +62,25 @@ fn a_write_that_is_put_back_has_its_zeros_before_it() {
     }
 }
 
+/// Bytes that are read right may be only in the kernel's cache, which need not forget a page that it is told to forget.
+/// When the client makes its write again, they are written again, and the next sync makes them durable.
+#[test]
+fn a_write_that_is_put_back_is_on_the_device_although_the_cache_still_had_its_bytes() {
+    let written = || vec![1; 10_000];
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    t.write(object(1), 0, written()).expect("writes");
+    t.run(|o| async move { o.osd().commit(o.osd().last_transno()).await.expect("commits") });
+    t.device.refuse_writeback_and_keep_pages();
+    let mut t = t.kill();
+    t.settle();
+    t.run(move |o| async move {
+        o.restore(object(1), 0, &[Bytes::from(written())]).await.expect("puts back");
+    });
+    make_durable(&mut t);
+    let mut t = t.power_loss(&mut Rng::new(1));
+    assert_eq!(t.read(object(1), 0, 1 << 20).expect("reads").1, written());
+}
+
 /// The same of an overwrite that a kill has cut off: its bytes lie beyond the size, and no row tells of them.
 #[test]
 fn bytes_of_a_write_that_a_kill_has_cut_off_do_not_come_back_with_a_lost_machine() {

@@ -342,6 +342,33 @@ fn reservations_are_kept_and_a_full_target_says_so() {
     assert_eq!((found.objects, found.problems), (101, 0), "{found:?}");
 }
 
+/// The client need not ask for it: an OST frees space that a change of its own has released, and a write waits for that.
+#[test]
+fn a_write_finds_the_space_that_was_released_on_a_full_target_just_before() {
+    for is_destroy in [false, true] {
+        let mut c = Cluster::with_capacity(14, 1, 64 << 20);
+        let (grows, full) = (object(1), object(2));
+        let written = c.run(0, move |c| async move {
+            let piece = vec![3; 1 << 20];
+            c.write(grows, 0, &piece).await?;
+            let mut n = 0;
+            while n < 64 && c.write(full, n << 20, &piece).await.is_ok() {
+                n += 1;
+            }
+            let refused = c.write(grows, 1 << 20, &piece).await;
+            match is_destroy {
+                true => c.destroy(full).await?,
+                false => c.truncate(full, 0).await.map(drop)?,
+            }
+            for n in 1..8 {
+                c.write(grows, n << 20, &piece).await?;
+            }
+            Ok::<_, Failure>((n > 20, refused))
+        });
+        assert_eq!(written, Ok((true, Err(Failure::ENOSPC))), "destroyed: {is_destroy}");
+    }
+}
+
 #[test]
 fn promises_to_an_mdt_that_died_again_and_again_do_not_fill_the_target() {
     let mut c = Cluster::with_capacity(13, 1, 256 << 20);

@@ -545,12 +545,14 @@ impl World {
     }
 }
 
-/// The part of a log write that the kernel has completed when its process is killed: the first bytes.
+/// The part of a log write that the kernel has completed when its process is killed: the first bytes. It ends within the
+/// records, because the zeros that fill a page behind them are in the file already.
 fn cut_short(writes: &mut Vec<StoreOp>, rng: &mut Rng) {
     let whole = rng.below(writes.len() as u64) as usize;
     writes.truncate(whole + 1);
     if let Some(StoreOp::Write { data, .. }) = writes.last_mut() {
-        let mut left = rng.below(data.iter().map(|b| b.len() as u64).sum()) as usize;
+        let records = data.first().map_or(0, |first| first.len() as u64);
+        let mut left = rng.below(records) as usize;
         data.retain_mut(|bytes| {
             bytes.truncate(left);
             left -= bytes.len();

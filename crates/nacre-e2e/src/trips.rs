@@ -216,6 +216,8 @@ fn list(system: &mut System, table: &mut Table, files: u32) -> Result<()> {
     for file in 0..files {
         File::create_new(dir.join(format!("file{file}")))?;
     }
+    // Closes of the last files may be sent a moment later: until then these files are open, and others ask for their sizes.
+    crate::shell::run(system.nacre().arg("sync").arg(system.mount()))?;
     let (walk, ls) = (at_most(0.02, 0.05), at_most(0.02, 2.1));
     let rows: [(&str, List, Bound, Bound); 4] = [
         ("list, stat: cold", list_and_stat, walk, at_most(RPCS_MAX, FUSE_MAX)),

@@ -22,6 +22,8 @@ pub struct MountConfig {
     pub read_only: bool,
     /// When reads change access times.
     pub atime: AtimePolicy,
+    /// Writes to files that no other client has open are kept in memory for a moment (`llite.*.write_back`).
+    pub write_back: bool,
 }
 impl MountConfig {
     /// `demo-0011223344556677`: the mount as parameters, metrics, logs and tools name it.

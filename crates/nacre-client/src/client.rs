@@ -66,7 +66,10 @@ impl Client {
 
     /// Whether no file is open and no call waits: for leak checks at rest.
     pub fn is_idle(&self) -> bool {
-        self.files.is_idle() && self.locks.is_idle() && self.mount.mdts().iter().all(|mdt| mdt.is_idle())
+        self.files.is_idle()
+            && self.mount.write_back().is_idle()
+            && self.locks.is_idle()
+            && self.mount.mdts().iter().all(|mdt| mdt.is_idle())
     }
 
     /// Requests under way and slots in use, by target: none while the mount is idle.
@@ -81,8 +84,33 @@ impl Client {
         LockCookie(self.next_number())
     }
 
+    /// Flushes dirty bytes, for as long as the OSTs take some of them.
+    async fn flush_before_unmount(&self) {
+        let write_back = self.mount.write_back();
+        loop {
+            let before = write_back.bytes();
+            let (done, flushed) = self.ctx.promise();
+            let client = self.me();
+            self.ctx.spawn(async move {
+                client.flush_files().await;
+                done.fulfil(());
+            });
+            if self.within_timeout(flushed).await {
+                return;
+            }
+            let left = write_back.bytes();
+            if left >= before {
+                tracing::warn!(
+                    left,
+                    "bytes that programs have written cannot be stored at unmount: an OST does not reply"
+                );
+                return;
+            }
+        }
+    }
     /// Closes every handle and disconnects from the servers. Calls that still wait after `UNMOUNT_TIMEOUT` end with an error.
     pub async fn unmount(&self) {
+        self.flush_before_unmount().await;
         let (done, closed) = self.ctx.promise();
         let client = self.me();
         self.ctx.spawn(async move {

@@ -78,6 +78,15 @@ impl Client {
                     self.set_atime(AtimePolicy { directories, ..policy });
                 })
             }
+            MountParam::WriteBack => {
+                let write_back = self.mount.write_back();
+                Arm::switch(write_back.is_on(), |on| write_back.set_on(on))
+            }
+            MountParam::MaxDirtyMb => {
+                let write_back = self.mount.write_back();
+                Arm::number(write_back.bytes_max() >> 20, |mb: u64| write_back.set_bytes_max(mb << 20))
+            }
+            MountParam::DirtyBytes => Arm::shown(self.mount.write_back().bytes()),
             MountParam::DirAttrCache => Arm::switch(self.mount.caches(), |on| self.mount.set_caches(on)),
         }
     }

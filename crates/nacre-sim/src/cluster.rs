@@ -351,6 +351,17 @@ impl Cluster {
             });
         }
     }
+    /// All mounts keep from now on what they write to files that no other mount has open. They must be ready.
+    pub fn write_back(&mut self) -> Result<(), String> {
+        for mount in self.mounts.clone() {
+            let job = self.jobs.start(&mut self.world, mount, move |client| async move {
+                client.set_param(&format!("llite.{}.write_back", client.mount_name()), "1")
+            });
+            let set: Option<Result<(), String>> = self.jobs.wait(&mut self.world, job, 1_000_000_000);
+            set.ok_or("a mount did not reply")??;
+        }
+        Ok(())
+    }
     /// Sets parameters of a server that has started.
     pub fn set_param(&mut self, server: usize, name: &str, value: &str) {
         let set = SetParam { name: name.into(), value: value.into() };
@@ -366,6 +377,7 @@ fn add_mount(world: &mut World, name: &str) -> NodeId {
         instance: None,
         read_only: false,
         atime: nacre_client::AtimePolicy::default(),
+        write_back: false,
     };
     let start = move |ctx: &Rc<Ctx>| Box::new(MountIsland::new(ctx, config.clone())) as Box<dyn Logic>;
     world.add(name, None, Box::new(start))

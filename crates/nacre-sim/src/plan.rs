@@ -45,6 +45,9 @@ pub struct Plan {
     pub one_slot: bool,
     /// Mounts that die or sleep, and with each the machine of a server is lost (see `loss`).
     pub lose_both: u32,
+    /// Mounts keep what they write to files that no other mount has open. Only where none of them goes: it would take that
+    /// with it (`nacre-sim/tests/write_back.rs`).
+    pub write_back: bool,
 }
 
 impl Plan {
@@ -56,7 +59,7 @@ impl Plan {
         let machines = [0, 0, 0, 1, 2, 3][pick(6) as usize];
         // A client that goes takes what it had made since with it: not at the loss of a machine, but see `lose_both`.
         let clients_go = machines == 0;
-        Self {
+        let mut plan = Self {
             seed,
             mounts: 2 + pick(2),
             osts: 1 + pick(3),
@@ -78,7 +81,11 @@ impl Plan {
             one_slot: pick(3) == 0,
             // Not with further losses: a hole may then show what a lost append had left on the device (docs/recovery.md).
             lose_both: if machines == 0 { [0, 0, 0, 0, 0, 1, 1, 2][pick(8) as usize] } else { 0 },
-        }
+            write_back: false,
+        };
+        let client_goes = plan.victim || plan.replace || plan.sleep || plan.power || plan.lose_both > 0;
+        plan.write_back = !client_goes && pick(4) > 0;
+        plan
     }
 }
 

@@ -10,7 +10,7 @@ pub struct InodeBits(u16);
 
 impl InodeBits {
     /// The number of bits.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 9;
     /// No bit.
     pub const NONE: Self = Self(0);
     /// The names of the inode, and that it exists.
@@ -30,10 +30,15 @@ impl InodeBits {
     /// Size, blocks and mtime of a regular file. Granted only while no other client has the file open for writing; an open
     /// for writing conflicts with it.
     pub const SIZE: Self = Self(0x80);
+    /// Bytes that were written to a regular file and that no OST has yet: the holder may keep them. Granted to the only
+    /// writer of a file that no other client has open, or may open without a request. Whoever opens the file, or needs its
+    /// size, conflicts with it.
+    pub const WRITE_BACK: Self = Self(0x100);
     /// All bits.
-    pub const ALL: Self = Self(0xff);
+    pub const ALL: Self = Self(0x1ff);
 
-    const NAMES: [&str; Self::COUNT] = ["LOOKUP", "UPDATE", "OPEN", "LAYOUT", "PERM", "XATTR", "DOM", "SIZE"];
+    const NAMES: [&str; Self::COUNT] =
+        ["LOOKUP", "UPDATE", "OPEN", "LAYOUT", "PERM", "XATTR", "DOM", "SIZE", "WRITE_BACK"];
 
     /// The bits on which the attributes of stat(2) depend.
     pub const ATTRS: Self = Self(Self::UPDATE.0 | Self::PERM.0 | Self::SIZE.0);
@@ -62,9 +67,10 @@ impl InodeBits {
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
-    /// The bits that a client may be granted, depending on whether another client has the inode open for writing.
+    /// The bits that a client may be granted, depending on whether another client has the inode open for writing. Without
+    /// SIZE it could not use OPEN, but the writer would have to have it revoked before it may keep what it writes.
     pub const fn grantable(self, others_write: bool) -> Self {
-        if others_write { Self(self.0 & !Self::SIZE.0) } else { self }
+        if others_write { Self(self.0 & !(Self::SIZE.0 | Self::OPEN.0)) } else { self }
     }
     /// The bits one by one.
     pub fn iter(self) -> impl Iterator<Item = Self> {
@@ -165,9 +171,9 @@ mod tests {
         assert_eq!((InodeBits::LOOKUP | InodeBits::UPDATE).to_string(), "LOOKUP|UPDATE");
         assert_eq!(InodeBits::NONE.to_string(), "NONE");
         assert_eq!(InodeBits::ALL.iter().collect::<InodeBits>(), InodeBits::ALL);
-        assert_eq!(InodeBits::ALL.to_string(), "LOOKUP|UPDATE|OPEN|LAYOUT|PERM|XATTR|DOM|SIZE");
+        assert_eq!(InodeBits::ALL.to_string(), "LOOKUP|UPDATE|OPEN|LAYOUT|PERM|XATTR|DOM|SIZE|WRITE_BACK");
         assert_eq!(InodeBits::from_slice(&InodeBits::SIZE.to_vec()), Ok(InodeBits::SIZE));
-        assert!(InodeBits::from_slice(&[0, 1]).is_err(), "an unknown bit");
+        assert!(InodeBits::from_slice(&[0, 2]).is_err(), "an unknown bit");
     }
 
     #[test]

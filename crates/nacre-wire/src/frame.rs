@@ -18,7 +18,7 @@ pub const MAX_BULK_BYTES: u32 = 16 << 20;
 /// Where the checksum of the header lies: at its end.
 const SUM_AT: usize = HEADER_BYTES - 4;
 const MAGIC: u32 = 0x6e63_7265;
-const VERSION: u16 = 22;
+const VERSION: u16 = 23;
 
 codec_enum! {
     /// The kind of a frame.
@@ -55,6 +55,8 @@ pub mod flags {
     pub const VERSIONS: u32 = 128;
     /// Request: the sender takes the locks of inodes that the reply may grant (see [`crate::mdt::LockTail`]).
     pub const MAY_LOCK: u32 = 1024;
+    /// Request, with `MAY_LOCK`: the sender keeps bytes that it writes, under `InodeBits::WRITE_BACK`.
+    pub const MAY_WRITE_BACK: u32 = 4096;
     /// Reply: a [`crate::mdt::LockTail`] follows the body, and its length as u32; versions follow after it.
     pub const LOCKS: u32 = 2048;
 }

@@ -39,6 +39,11 @@ codec_struct! {
     pub struct Getattr { pub fid: Fid }
 }
 codec_struct! {
+    /// Waits until no other client has bytes of a regular file that the OSTs do not have; replies with the inode, like
+    /// [`Getattr`]. No slot is needed.
+    pub struct Settle { pub fid: Fid }
+}
+codec_struct! {
     /// State of one inode: the reply to lookups, getattr and most changes.
     pub struct EntryReply {
         /// Attributes after the request. The size is that of the MDT's record, see [`Attr::size_state`].
@@ -55,6 +60,9 @@ codec_struct! {
         /// For a size that is `Open`: only this client can have changed the file since the size was `Exact`, so `attr`
         /// lacks only this client's own writes.
         pub yours: bool,
+        /// For a size that is `Open` and not `yours`: another client may have written bytes that the OSTs do not have yet. The
+        /// client asks with [`Settle`] before it asks the OSTs.
+        pub buffered: bool,
     }
 }
 
@@ -147,6 +155,9 @@ codec_struct! {
         pub acks: Vec<RevokeAck>,
         /// At most [`INODE_LOCKS_MAX`].
         pub cancels: Vec<InodeCancel>,
+        /// Numbers of revokes for which the client is still writing bytes to the OSTs: their deadlines are extended. At most
+        /// [`INODE_LOCKS_MAX`].
+        pub flushing: Vec<u64>,
     }
 }
 /// Maximum number of opens in a report.
@@ -343,6 +354,8 @@ pub mod open_flags {
     pub const TRUNC: u32 = 0o1000;
     /// Each write of the handle goes to the end of the file.
     pub const APPEND: u32 = 0o2000;
+    /// Applies once, at the open; not stored with it: the client asks for `InodeBits::WRITE_BACK`.
+    pub const WRITE_BACK: u32 = 0o2_0000_0000;
     /// For clients: reads through this open leave the access time as it is.
     pub const NOATIME: u32 = 0o1_000_000;
 }
@@ -561,6 +574,7 @@ rpc! {
     GrantSeq => GrantSeq, Modify, GrantSeqReply;
     Lookup<'_> => Lookup, Read, LookupReply;
     Getattr => Getattr, Read, EntryReply;
+    Settle => Settle, Read, EntryReply;
     Readdir => Readdir, Read, ReaddirReply;
     Create<'_> => Create, Modify, CreateReply;
     Open => Open, Modify, EntryReply;

@@ -52,6 +52,7 @@ codec_enum! {
         FormerLocksEnded = 0x3a,
         AwaitInodeLocks = 0x3b,
         ReportOpens = 0x3c,
+        Settle = 0x3d,
         // OST
         Read = 0x40,
         Write = 0x41,
@@ -163,6 +164,7 @@ impl Opcode {
             | Self::AdmitTarget
             | Self::Lookup
             | Self::Getattr
+            | Self::Settle
             | Self::Readdir
             | Self::Readlink
             | Self::Getxattr

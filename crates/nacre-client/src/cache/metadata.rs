@@ -12,8 +12,9 @@ use crate::api::ListedEntry;
 use crate::cache::in_flight::Touches;
 use crate::cache::kernel::{KernelCache, Stale};
 use crate::cache::pages::Pages;
-use crate::cache::returns::Returns;
+use crate::cache::returns::{AfterFlush, Returns};
 use crate::cache::tables::{Found, NameBefore, NameEffect, Tables};
+use crate::data::write_back::WriteBack;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -48,12 +49,13 @@ pub(crate) struct MetadataCache {
     kernel: RefCell<Option<Rc<dyn KernelCache>>>,
     returns: Returns,
     pages: Rc<Pages>,
+    write_back: Rc<WriteBack>,
     revokes: Cell<u64>,
     cancels: Cell<u64>,
 }
 
 impl MetadataCache {
-    pub(crate) fn new(ctx: &Rc<Ctx>, on: bool, pages: &Rc<Pages>) -> Rc<Self> {
+    pub(crate) fn new(ctx: &Rc<Ctx>, on: bool, pages: &Rc<Pages>, write_back: &Rc<WriteBack>) -> Rc<Self> {
         Rc::new(Self {
             ctx: ctx.clone(),
             on: Cell::new(on),
@@ -61,6 +63,7 @@ impl MetadataCache {
             kernel: RefCell::default(),
             returns: Returns::default(),
             pages: pages.clone(),
+            write_back: write_back.clone(),
             revokes: Cell::new(0),
             cancels: Cell::new(0),
         })
@@ -75,7 +78,11 @@ impl MetadataCache {
     }
     /// The flags of a request whose reply may grant locks.
     pub(crate) fn wanted(&self) -> u32 {
-        if self.on.get() { flags::MAY_LOCK } else { 0 }
+        match (self.on.get(), self.write_back.is_on()) {
+            (false, _) => 0,
+            (true, false) => flags::MAY_LOCK,
+            (true, true) => flags::MAY_LOCK | flags::MAY_WRITE_BACK,
+        }
     }
     pub(crate) fn is_idle(&self) -> bool {
         self.tables.borrow().is_idle()
@@ -90,6 +97,9 @@ impl MetadataCache {
     pub(crate) fn pages(&self) -> &Pages {
         &self.pages
     }
+    pub(crate) fn write_back(&self) -> &WriteBack {
+        &self.write_back
+    }
     pub(crate) fn set_kernel(&self, kernel: Rc<dyn KernelCache>) {
         *self.kernel.borrow_mut() = Some(kernel);
     }
@@ -103,7 +113,18 @@ impl MetadataCache {
             Stale::Pages(fid) => self.pages.ended(*fid),
             Stale::Name { .. } | Stale::Inode(_) | Stale::All => true,
         });
+        let (dirty, cancels) =
+            cancels.into_iter().partition(|c: &InodeCancel| self.must_flush(c.fid, c.bits));
         self.returns.add(stale, acks, cancels);
+        dirty.into_iter().for_each(|cancel| self.returns.add_after_flush(AfterFlush::cancel(cancel)));
+    }
+    /// Whether bytes that were kept under these bits have to be at the OSTs before the bits are returned.
+    fn must_flush(&self, fid: Fid, bits: InodeBits) -> bool {
+        bits.intersects(InodeBits::WRITE_BACK) && self.write_back.has(fid)
+    }
+    /// Counts the times at which all locks have ended.
+    pub(crate) fn era(&self) -> ConnEpoch {
+        self.tables.borrow().era()
     }
     /// Turns the cache on or off. All locks end; they are to be returned, once the kernel has forgotten everything.
     pub(crate) fn set_on(&self, on: bool) {
@@ -130,6 +151,9 @@ impl MetadataCache {
     }
     pub(super) fn openable(&self, fid: Fid) -> Option<EntryReply> {
         self.tables().openable(fid)
+    }
+    pub(super) fn may_write_back(&self, fid: Fid) -> bool {
+        self.tables().may_write_back(fid)
     }
     pub(super) fn is_closable_later(&self, fid: Fid) -> bool {
         self.tables().is_closable_later(fid)
@@ -292,7 +316,12 @@ impl MetadataCache {
                     tables.revoked(&revoke, &mut stale);
                     self.returns.add_revoked(revoke.fid, revoke.bits);
                     let converted = revoke.wanted == nacre_types::InodeMode::Pr;
-                    acks.push(mdt::RevokeAck { number: revoke.number, converted });
+                    let ack = mdt::RevokeAck { number: revoke.number, converted };
+                    if self.must_flush(revoke.fid, revoke.bits) {
+                        self.returns.add_after_flush(AfterFlush::ack(revoke.fid, ack));
+                    } else {
+                        acks.push(ack);
+                    }
                 }
             }
             Err(error) => {

@@ -11,7 +11,7 @@ mod inodes;
 pub(crate) mod kernel;
 pub(crate) mod metadata;
 pub(crate) mod pages;
-mod returns;
+pub(crate) mod returns;
 mod serve;
 pub(crate) mod tables;
 #[cfg(test)]

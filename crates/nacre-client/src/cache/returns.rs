@@ -3,7 +3,8 @@
 //!
 //! One task per MDT does this in rounds. Locks that end during a round are returned by the next round, all together,
 //! so a lock is never returned while the kernel still forgets what depends on it. After a restart of the MDT, the task
-//! reports that this mount and its kernel no longer use locks of an earlier start.
+//! reports that this mount and its kernel no longer use locks of an earlier start. A lock under which bytes are kept is
+//! returned when the OSTs have them; other locks do not wait for that.
 
 use crate::cache::kernel::Stale;
 use alloc::vec::Vec;
@@ -37,10 +38,27 @@ impl Due {
     }
 }
 
+/// The return of a lock under which bytes of a file are kept: it waits until the OSTs have them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AfterFlush {
+    pub(crate) fid: Fid,
+    pub(crate) ack: Option<RevokeAck>,
+    pub(crate) cancel: Option<InodeCancel>,
+}
+impl AfterFlush {
+    pub(super) fn ack(fid: Fid, ack: RevokeAck) -> Self {
+        Self { fid, ack: Some(ack), cancel: None }
+    }
+    pub(super) fn cancel(cancel: InodeCancel) -> Self {
+        Self { fid: cancel.fid, ack: None, cancel: Some(cancel) }
+    }
+}
+
 /// The queue. Bounded by the number of locks.
 #[derive(Default)]
 pub(crate) struct Returns {
     due: RefCell<Due>,
+    after_flush: RefCell<Vec<AfterFlush>>,
     is_running: Cell<bool>,
 }
 
@@ -52,6 +70,17 @@ impl Returns {
         due.stale.extend(stale);
         due.acks.extend(acks);
         due.cancels.extend(cancels);
+    }
+    pub(super) fn add_after_flush(&self, after: AfterFlush) {
+        self.after_flush.borrow_mut().push(after);
+    }
+    /// Returns that have to wait for a flush.
+    pub(crate) fn take_after_flush(&self) -> Vec<AfterFlush> {
+        core::mem::take(&mut *self.after_flush.borrow_mut())
+    }
+    /// The flush after a restart of the MDT has ended: it is to be told that no lock of an earlier start is used.
+    pub(crate) fn add_former_locks_ended(&self) {
+        self.due.borrow_mut().former_locks_ended = true;
     }
     /// Bits of an inode are revoked.
     pub(super) fn add_revoked(&self, fid: Fid, bits: InodeBits) {

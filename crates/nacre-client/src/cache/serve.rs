@@ -44,6 +44,10 @@ impl Mdt {
     pub(crate) fn known_inode(&self, fid: Fid) -> Option<EntryReply> {
         self.locks_usable_until().and_then(|_| self.cache().inode(fid))
     }
+    /// Whether bytes that are written to a file may be kept here now.
+    pub(crate) fn may_write_back(&self, fid: Fid) -> bool {
+        self.locks_usable_until().is_some() && self.cache().may_write_back(fid)
+    }
     /// Whether the close of a handle of this inode may be sent later.
     pub(crate) fn may_close_later(&self, fid: Fid) -> bool {
         self.locks_usable_until().is_some() && self.cache().is_closable_later(fid)

@@ -92,6 +92,9 @@ impl Tables {
         self.entries.clear();
     }
 
+    pub(super) fn era(&self) -> ConnEpoch {
+        self.era
+    }
     /// Whether a frame of this connection tells nothing of the locks of now.
     pub(super) fn is_former(&self, epoch: ConnEpoch) -> bool {
         epoch < self.era_began
@@ -132,6 +135,10 @@ impl Tables {
     pub(super) fn openable(&mut self, fid: Fid) -> Option<EntryReply> {
         let entry = self.inode(fid).filter(|entry| entry.attr.nlink > 0)?;
         self.covers(fid, InodeBits::OPEN | InodeBits::LAYOUT).then_some(entry)
+    }
+    /// Whether bytes that are written to a file may be kept.
+    pub(super) fn may_write_back(&mut self, fid: Fid) -> bool {
+        self.covers(fid, InodeBits::WRITE_BACK)
     }
     /// Whether the close of a handle of this inode may be sent later. That of an orphan may not, nor while an own change is
     /// under way, which may make it one.

@@ -4,6 +4,7 @@ use super::in_flight::Touches;
 use super::kernel::Stale;
 use super::metadata::{Changing, MetadataCache};
 use super::tables::{Found, NameEffect};
+use crate::data::write_back::WriteBack;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use nacre_node::Ctx;
@@ -28,6 +29,7 @@ fn entry_of(fid: Fid, mode: u32, nlink: u32) -> EntryReply {
         has_xattrs: true,
         mtime_set_at: Timestamp::default(),
         yours: false,
+        buffered: false,
     }
 }
 fn file(number: u32, nlink: u32) -> EntryReply {
@@ -78,7 +80,7 @@ impl super::kernel::KernelCache for NoKernel {
 impl Bed {
     fn new() -> Self {
         let ctx = Ctx::new(1);
-        let cache = MetadataCache::new(&ctx, true, &Rc::default());
+        let cache = MetadataCache::new(&ctx, true, &Rc::default(), &WriteBack::new(&ctx, false));
         cache.set_kernel(Rc::new(NoKernel));
         Self { ctx, cache }
     }

@@ -7,7 +7,6 @@ use crate::api::{AllocateArgs, AllocateMode};
 use crate::client::Client;
 use crate::data::io::check_end;
 use crate::data::stripes::{self, ObjectRange};
-use crate::files::ranges::Share;
 use crate::files::table::Open;
 use crate::locks::under_lease::{Change, NO_LOCK};
 use alloc::vec::Vec;
@@ -35,8 +34,7 @@ impl Client {
             self.kill_privileges(open, caller).await?;
         }
         file.long_append.end();
-        let _order =
-            file.ranges.acquire(&self.ctx, Extent::new(offset, offset + len), Share::Exclusive).await;
+        let _order = self.exclusive(file, Extent::new(offset, offset + len)).await;
         let component = file.component()?;
         let ranges = stripes::allocation(&component, offset, len);
         if let AllocateMode::Space { keep_size } | AllocateMode::Zeros { keep_size } = mode {

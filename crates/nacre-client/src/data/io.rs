@@ -2,7 +2,8 @@
 //!
 //! Operations within one object and one request are ordered by the OST, without a lock of this mount. An operation over several
 //! objects takes extent locks on all of them, in stripe order; an append (`append`) takes [0, inf) on every object, so that
-//! the end of the file cannot move. Writes are sent to the OSTs without a cache. A read of a striped file that
+//! the end of the file cannot move. Writes to a file that no other mount has open may be kept for a moment (`write_back`);
+//! others are sent at once. A read of a striped file that
 //! returns fewer bytes than requested has met a hole or the end of the file: the size, read under a lock of the range, decides.
 
 use crate::api::WriteArgs;
@@ -71,6 +72,11 @@ impl Client {
             return Ok(Vec::new());
         }
         let component = file.component()?;
+        if let Some(size) = self.dirty_size(file, &component) {
+            let data = self.read_beside_dirty(&open, &component, offset, end.min(size)).await?;
+            self.stats.bytes("read_bytes", data.iter().map(|b| b.len() as u64).sum());
+            return Ok(data);
+        }
         let ranges = stripes::by_object(&component, offset, end - offset);
         if let [range] = ranges.as_slice()
             && range.len <= RPC_BYTES_MAX
@@ -91,6 +97,30 @@ impl Client {
         self.note_read(&open, written_at);
         self.stats.bytes("read_bytes", data.iter().map(|b| b.len() as u64).sum());
         Ok(data)
+    }
+
+    /// Reads a file of which some bytes are dirty, up to `end`, which is at most its size.
+    async fn read_beside_dirty(
+        &self,
+        open: &Open,
+        component: &Component,
+        offset: u64,
+        end: u64,
+    ) -> Result<Vec<Bytes>, Failure> {
+        let file = &open.file;
+        let len = end.saturating_sub(offset);
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        if let Some(data) = self.read_dirty(file.fid, offset, len) {
+            return Ok(alloc::vec![data]);
+        }
+        let ranges = stripes::by_object(component, offset, len);
+        let (data, written_at) =
+            self.retry_lost_locks(|_| self.read_locked(file, component, &ranges, offset, end)).await?;
+        self.check_lease(open).await?;
+        self.note_read(open, written_at);
+        Ok(self.with_dirty(file.fid, offset, len, data))
     }
 
     /// A read of an object that was last written at `written_at` has succeeded.
@@ -119,8 +149,10 @@ impl Client {
         }
         let extent =
             if args.append { Extent::ALL } else { Extent::new(args.offset, args.offset.saturating_add(len)) };
+        self.room_to_write_back(&open).await;
         let before =
             if args.append { file.long_append.next_piece(args.handle, args.offset, len) } else { None };
+        let is_alone = before.is_none() && args.call_bytes <= len;
         let (rest, locks, order) = match before {
             Some(pending) => {
                 let (rest, locks, order) = pending.into_parts();
@@ -132,6 +164,19 @@ impl Client {
             }
         };
         let component = file.component()?;
+        if (is_alone || !args.append) && self.write_back(&open, &component, &args).await? {
+            drop(order);
+            self.check_lease(&open).await?;
+            self.stats.bytes("write_bytes", len);
+            return u32::try_from(len).map_err(|_| Failure::EINVAL);
+        }
+        let order = match self.mount.write_back().has(file.fid) {
+            true => {
+                drop(order);
+                self.exclusive(file, extent).await
+            }
+            false => order,
+        };
         let written = if args.append {
             let (written, locks) = self.append(&open, &component, &args.data, locks, rest > 0).await?;
             if rest > 0 {
@@ -347,6 +392,7 @@ impl Client {
         let Some(file) = self.files.used(fid) else {
             return self.mdt_of(fid).await?.call(&Sync {}).await.map(drop);
         };
+        self.flush_file(fid).await;
         let component = file.known_component();
         if let Some(component) = component {
             let stripes: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
@@ -354,7 +400,10 @@ impl Client {
         }
         self.sync_inode(&file).await?;
         match open {
-            Some(open) => self.check_lease(&open).await,
+            Some(open) => {
+                self.check_lease(&open).await?;
+                open.report_failed_writes()
+            }
             None => Ok(()),
         }
     }
@@ -385,6 +434,7 @@ impl Client {
     /// Everything this mount has completed is durable when it returns (`nacre sync`).
     pub async fn sync_all(&self) -> Result<(), Failure> {
         self.root_mdt().await?;
+        self.flush_files().await;
         self.send_kept_closes().await;
         let mut targets = self.mount.osts();
         targets.extend(self.mount.mdts().iter().map(|mdt| mdt.target().clone()));

@@ -20,6 +20,7 @@ impl Client {
         let _timing = self.stats.time("seek");
         let open = self.handle_under_lease(handle).await?;
         let file = &open.file;
+        self.flush_file(file.fid).await;
         let component = &file.component()?;
         let one = |stripe: u32, ost| async move {
             let Laid { object, laid } = Laid::new(component, file.fid, stripe);

@@ -165,6 +165,15 @@ pub(crate) fn gather(object: &ObjectRange, data: &Bytes) -> Bytes {
     Bytes::from(own)
 }
 
+/// The same of an operation whose bytes lie in several buffers; copied, too.
+pub(crate) fn gather_parts(object: &ObjectRange, data: &[Bytes]) -> Vec<Bytes> {
+    let mut parts = Vec::new();
+    for &(offset, len) in &object.parts {
+        push_slice(&mut parts, data, offset, len);
+    }
+    alloc::vec![Bytes::from(parts.concat())]
+}
+
 /// Splits off the first `len` bytes of a list of buffers.
 pub(crate) fn split_front(buffers: &mut Vec<Bytes>, mut len: usize) -> Vec<Bytes> {
     let mut front = Vec::new();

@@ -37,7 +37,8 @@ impl Client {
         let how =
             OpenHow { handle: self.new_handle(), flags: flags & (open_flags::ACCMODE | open_flags::APPEND) };
         // The MDT must know that an existing file will be truncated: the kernel has not checked that permission.
-        let asked = OpenHow { flags: how.flags | flags & open_flags::TRUNC, ..how };
+        let asked =
+            self.asking_for_write_back(OpenHow { flags: how.flags | flags & open_flags::TRUNC, ..how });
         let mdt = self.mdt_of(args.parent).await?;
         let name = Some(Name::new(args.name)?);
         let request = self.create_request(&mdt, args.clone(), name, Some(asked)).await?;
@@ -109,7 +110,8 @@ impl Client {
                 if !is_reader {
                     mdt.no_close_is_kept(fid).await;
                 }
-                let reply = mdt.open(&OpenRequest { fid, how, caller }).await?;
+                let asked = self.asking_for_write_back(how);
+                let reply = mdt.open(&OpenRequest { fid, how: asked, caller }).await?;
                 self.opened(&reply, how, flags, false);
                 reply
             }
@@ -121,6 +123,13 @@ impl Client {
                 Err(e)
             }
         }
+    }
+
+    /// An open as it is sent: a mount that keeps bytes has the MDT note all opens of the file.
+    fn asking_for_write_back(&self, how: OpenHow) -> OpenHow {
+        let is_writer = how.flags & open_flags::ACCMODE != 0;
+        let asks = is_writer && self.mount.write_back().is_on();
+        OpenHow { flags: how.flags | if asks { open_flags::WRITE_BACK } else { 0 }, ..how }
     }
 
     fn opened(&self, reply: &EntryReply, how: OpenHow, asked: u32, created: bool) -> Rc<Open> {
@@ -149,6 +158,9 @@ impl Client {
         }
         self.lost.closed(handle);
         open.file.long_append.end_of(handle);
+        if open.is_writer() {
+            self.flush_file(open.file.fid).await;
+        }
         if let Some(owner) = flock_owner {
             open.add_lock_owner(FlockFamily::Flock, owner);
         }
@@ -241,7 +253,7 @@ impl Client {
                 Close { fid: file.fid, handle: open.handle, dirty: false, written: None, atime: None };
             return (false, self.close_accessed(&mdt, file, close).await);
         }
-        let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
+        let _alone = self.exclusive(file, Extent::ALL).await;
         let (written, certain) = self.written(file).await;
         file.writer_closed();
         mdt.note_change();

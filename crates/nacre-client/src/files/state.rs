@@ -11,7 +11,7 @@ use crate::locks::file_flocks::FileFlocks;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use nacre_types::{Attr, Caller, Component, Errno, Fid, Layout, Owner, mode};
+use nacre_types::{Attr, Caller, Component, Errno, Failure, Fid, Layout, Owner, mode};
 use nacre_wire::mdt::EntryReply;
 use nacre_wire::ost::ObjectState;
 
@@ -39,6 +39,8 @@ pub(crate) struct FileState {
     untrusted: Cell<bool>,
     /// Count of this mount's metadata changes when the MDT was last synced for this file.
     synced_at: Cell<Option<u64>>,
+    /// Writes that failed after their calls had returned: their number, and the error of the latest.
+    failed_writes: Cell<(u64, Option<Failure>)>,
     flocks: FileFlocks,
     pub(crate) accessed: Accessed,
 }
@@ -58,6 +60,7 @@ impl FileState {
             dirty: Cell::new(false),
             untrusted: Cell::new(false),
             synced_at: Cell::new(None),
+            failed_writes: Cell::default(),
             flocks: FileFlocks::default(),
             accessed: Accessed::default(),
         }
@@ -180,6 +183,34 @@ impl FileState {
             return Some(OwnChanges::None);
         }
         self.known.borrow().iter().copied().collect::<Option<Vec<_>>>().map(OwnChanges::States)
+    }
+    /// The state of every object with the changes of this mount, if it is known: also before its first change.
+    pub(crate) fn states(&self) -> Option<OwnChanges> {
+        if self.writers.get() == 0 || self.untrusted.get() {
+            return None;
+        }
+        self.known.borrow().iter().copied().collect::<Option<Vec<_>>>().map(OwnChanges::States)
+    }
+    /// Whether replies tell the state of the objects.
+    pub(crate) fn may_know_objects(&self) -> bool {
+        self.writers.get() > 0 && !self.untrusted.get()
+    }
+    /// The state of an object that no other client changes.
+    pub(crate) fn note_glimpsed(&self, stripe: u32, state: ObjectState) {
+        if let Some(known) = self.known.borrow_mut().get_mut(stripe as usize)
+            && known.is_none()
+        {
+            *known = Some(state);
+        }
+    }
+    /// A write has failed after its call had returned.
+    pub(crate) fn write_failed(&self, error: Failure) {
+        let (count, _) = self.failed_writes.get();
+        self.failed_writes.set((count + 1, Some(error)));
+    }
+    /// The number of such writes so far, and the error of the latest.
+    pub(crate) fn failed_writes(&self) -> (u64, Option<Failure>) {
+        self.failed_writes.get()
     }
     /// Whether handles of this mount are open for writing.
     pub(crate) fn has_writers(&self) -> bool {

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
 use nacre_node::{Ctx, WaitList};
-use nacre_types::{Attr, Errno, Fid, OpenHandle};
+use nacre_types::{Attr, Errno, Failure, Fid, OpenHandle};
 use nacre_wire::mdt::{FlockFamily, open_flags};
 
 /// Keeps a [`FileState`] in the table.
@@ -57,6 +57,8 @@ pub(crate) struct Open {
     at_mdt: Cell<AtMdt>,
     /// It reads through the kernel's page cache.
     cached: Cell<bool>,
+    /// Failed writes of the file that this handle need not report.
+    reported_failures: Cell<u64>,
     /// Lock owners that took locks through this handle: nothing but the release tells that an OFD lock is over.
     lock_owners: RefCell<BTreeSet<(FlockFamily, u64)>>,
 }
@@ -64,7 +66,27 @@ impl Open {
     pub(crate) fn new(handle: OpenHandle, file: FileRef, flags: u32, noatime: bool) -> Self {
         let (stale, reopening, at_mdt) = (Cell::new(false), Cell::new(0), Cell::new(AtMdt::Known));
         let (cached, lock_owners) = (Cell::new(false), RefCell::default());
-        Self { handle, file, flags, noatime, stale, reopening, at_mdt, cached, lock_owners }
+        let reported_failures = Cell::new(file.failed_writes().0);
+        Self {
+            handle,
+            file,
+            flags,
+            noatime,
+            stale,
+            reopening,
+            at_mdt,
+            cached,
+            reported_failures,
+            lock_owners,
+        }
+    }
+    /// The error of writes that failed after their calls had returned, once for each handle.
+    pub(crate) fn report_failed_writes(&self) -> Result<(), Failure> {
+        let (count, error) = self.file.failed_writes();
+        match error {
+            Some(error) if self.reported_failures.replace(count) < count => Err(error),
+            _ => Ok(()),
+        }
     }
     /// Whether it reads through the kernel's page cache.
     pub(crate) fn is_cached(&self) -> bool {

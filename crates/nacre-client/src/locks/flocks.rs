@@ -90,7 +90,7 @@ impl Client {
     pub async fn flush(&self, handle: OpenHandle, lock_owner: u64) -> Result<(), Failure> {
         let open = self.files.handle(handle)?;
         if !open.file.flocks().were_requested() {
-            return Ok(()); // every close comes here
+            return open.report_failed_writes(); // every close comes here
         }
         let family = FlockFamily::Posix;
         // Any descriptor of the file, closed by the owner, drops all its locks on the file.
@@ -103,7 +103,7 @@ impl Client {
             open.file.flocks().remove_owner(family, lock_owner);
             self.unlock_all(open.file.fid, family, lock_owner).await?;
         }
-        Ok(())
+        open.report_failed_writes()
     }
 
     /// The last close of a handle: its locks go, whatever their family.

@@ -11,7 +11,6 @@ use crate::client::Client;
 use crate::data::io::TRIES;
 use crate::data::stripes::{self, Laid};
 use crate::files::open::is_regular;
-use crate::files::ranges::Share;
 use crate::files::state::{FileState, OwnChanges};
 use crate::files::table::Open;
 use crate::locks::extents::GrantedExtent;
@@ -25,7 +24,7 @@ use nacre_types::{
     Caller, Component, Extent, Failure, Fid, ObjectId, OpenHandle, OstIndex, ProtocolOutcome, SetAttr,
     SizeState, Timestamp,
 };
-use nacre_wire::mdt::{EntryReply, Getattr, ReportSize, Setattr, Written};
+use nacre_wire::mdt::{EntryReply, Getattr, ReportSize, Setattr, Settle, Written};
 use nacre_wire::ost::{Glimpse, LockMode, ObjectState, Truncate};
 
 /// Entries of a listing whose sizes are asked for at a time.
@@ -147,6 +146,14 @@ impl Client {
     }
     async fn resolve_at_osts(&self, mut reply: EntryReply) -> Result<ResolvedInode, Failure> {
         let fid = reply.attr.fid;
+        self.flush_file(fid).await;
+        if reply.buffered && !reply.yours {
+            reply = self.mdt_of(fid).await?.read_settled(&Settle { fid }).await?;
+            reply = self.settled(reply);
+            if let Some(entry) = self.resolved(&reply) {
+                return Ok(entry);
+            }
+        }
         let Some(component) = reply.layout.as_ref().and_then(stripes::only_component).cloned() else {
             return Ok(ResolvedInode::of(&reply));
         };
@@ -235,7 +242,7 @@ impl Client {
         mdt.no_close_is_kept(fid).await;
         self.mount.pages().ended(fid);
         file.long_append.end();
-        let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
+        let _alone = self.exclusive(&file, Extent::ALL).await;
         let mtime = self.now();
         // Other attributes are not set again: another client may have changed them since.
         let only_size = SetAttr { size: set.size, ..SetAttr::default() };

@@ -173,6 +173,10 @@ impl Client {
         let mdt = self.mdt_of(from.0).await?;
         let whiteout = if flags & rename_flags::WHITEOUT != 0 { Some(mdt.new_fid().await?) } else { None };
         let exchanges = flags & rename_flags::EXCHANGE != 0;
+        // The old file behind the new name must not be replaced by one whose bytes may be lost.
+        if let Some(renamed) = mdt.cache().named(from.0, from.1) {
+            self.flush_file(renamed).await;
+        }
         let effect = match whiteout {
             _ if exchanges => NameEffect::Exchanged,
             Some(_) => NameEffect::MovedFromWhiteout,

@@ -1,13 +1,18 @@
 //! The task that returns locks of inodes to an MDT, in the order of `cache/returns.rs`.
 
 use crate::cache::kernel::Stale;
+use crate::cache::returns::AfterFlush;
 use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::time::Duration;
 use nacre_dlm::client::InodeCancel;
 use nacre_types::{Failure, Fid, InodeBits};
 use nacre_wire::Frame;
 use nacre_wire::mdt::{self, CancelInodeLocks, FormerLocksEnded, INODE_LOCKS_MAX, RevokeAck};
+
+/// How often the MDT is told that bytes under a revoked lock are still being written.
+const FLUSHING_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Mdt {
     /// Processes a callback about locks of inodes.
@@ -24,6 +29,10 @@ impl Mdt {
     }
     /// Returns what is due, in the background.
     pub(crate) fn return_locks(self: &Rc<Self>) {
+        let after = self.cache().returns().take_after_flush();
+        if !after.is_empty() {
+            self.ctx().spawn(self.clone().return_after_flush(after));
+        }
         if self.cache().returns().begin() {
             self.ctx().spawn(self.clone().return_in_order());
         }
@@ -34,9 +43,49 @@ impl Mdt {
             kernel.forget(alloc::vec![Stale::Inode(fid)]).await;
         }
     }
+    /// Returns locks under which bytes are kept, when the OSTs have them. The MDT is told meanwhile that this goes on.
+    async fn return_after_flush(self: Rc<Self>, after: Vec<AfterFlush>) {
+        let era = self.cache().era();
+        let fids: Vec<Fid> = after.iter().map(|after| after.fid).collect();
+        let acks: Vec<RevokeAck> = after.iter().filter_map(|after| after.ack).collect();
+        loop {
+            let at = self.ctx().now() + FLUSHING_INTERVAL;
+            let flushed = self.ctx().timeout(at, self.cache().write_back().flushed(&fids)).await;
+            if self.cache().era() != era {
+                return; // the locks have ended
+            }
+            if flushed.is_some() {
+                break;
+            }
+            let instance = self.peer.with_import(|import| import.instance()).unwrap_or_default();
+            let numbers: Vec<u64> = acks.iter().map(|ack| ack.number).collect();
+            for flushing in numbers.chunks(INODE_LOCKS_MAX) {
+                let (acks, cancels) = (Vec::new(), Vec::new());
+                let request = CancelInodeLocks { instance, acks, cancels, flushing: flushing.to_vec() };
+                if let Err(error) = self.call(&request).await {
+                    tracing::debug!(target_name = %self.name, %error, "the MDT could not be told that bytes are being written");
+                }
+            }
+        }
+        let cancels = after.iter().filter_map(|after| after.cancel).collect();
+        self.cache().returns().add(Vec::new(), acks, cancels);
+        self.return_locks();
+    }
+    /// After a restart of the MDT: it is told that no former lock is used once the bytes kept under them are at the OSTs.
+    async fn end_former_after_flush(self: Rc<Self>, fids: Vec<Fid>) {
+        self.cache().write_back().flushed(&fids).await;
+        self.cache().returns().add_former_locks_ended();
+        self.return_locks();
+    }
     async fn return_in_order(self: Rc<Self>) {
         while let Some(due) = self.cache().returns().take() {
-            let (stale, ended, former_locks_ended, acks, cancels) = due;
+            let (stale, ended, mut former_locks_ended, acks, cancels) = due;
+            let dirty =
+                if former_locks_ended { self.cache().write_back().fids(self.index()) } else { Vec::new() };
+            if !dirty.is_empty() {
+                former_locks_ended = false;
+                self.ctx().spawn(self.clone().end_former_after_flush(dirty));
+            }
             // A resend reaches a later start of the MDT, which must not take it for its own locks.
             let instance = self.peer.with_import(|import| import.instance()).unwrap_or_default();
             let kernel = self.cache().kernel();
@@ -73,6 +122,7 @@ impl Mdt {
                 instance,
                 acks: acks.by_ref().take(INODE_LOCKS_MAX).collect(),
                 cancels: cancels.by_ref().take(INODE_LOCKS_MAX).collect(),
+                flushing: Vec::new(),
             };
             if request.acks.is_empty() && request.cancels.is_empty() {
                 return Ok(());

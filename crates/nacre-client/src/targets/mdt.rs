@@ -18,7 +18,7 @@ use core::ops::Deref;
 use nacre_node::{Ctx, RpcError};
 use nacre_types::{Codec, Failure, MdtIndex};
 use nacre_wire::Rpc;
-use nacre_wire::mdt::{EntryReply, Getattr, Lookup, Open, Readdir, ReaddirReply, open_flags};
+use nacre_wire::mdt::{EntryReply, Getattr, Lookup, Open, Readdir, ReaddirReply, Settle, open_flags};
 
 /// An MDT of the mount.
 pub(crate) struct Mdt {
@@ -191,6 +191,13 @@ impl Mdt {
     }
     /// Reads attributes.
     pub(crate) async fn read_inode(self: &Rc<Self>, request: &Getattr) -> Result<EntryReply, Failure> {
+        let reply = self.send(self.request(request).flags(self.cache.wanted())).await?;
+        self.cache.read_inode(&reply.frame, &reply.body);
+        self.return_locks();
+        Ok(reply.body)
+    }
+    /// The same when no other client has bytes of the file that the OSTs do not have.
+    pub(crate) async fn read_settled(self: &Rc<Self>, request: &Settle) -> Result<EntryReply, Failure> {
         let reply = self.send(self.request(request).flags(self.cache.wanted())).await?;
         self.cache.read_inode(&reply.frame, &reply.body);
         self.return_locks();

@@ -157,6 +157,7 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::GrantSeq => "seq_query",
         Opcode::Lookup => "mds_lookup",
         Opcode::Getattr => "mds_getattr",
+        Opcode::Settle => "mds_settle",
         Opcode::Readdir => "mds_readpage",
         Opcode::Create => "mds_reint_create",
         Opcode::Open => "mds_reint_open",

@@ -328,6 +328,7 @@ impl Fake {
             has_xattrs: true,
             mtime_set_at: Timestamp::default(),
             yours: false,
+            buffered: false,
         }
     }
 
@@ -477,6 +478,7 @@ impl Bed {
             instance: None,
             read_only: false,
             atime: nacre_client::AtimePolicy::default(),
+            write_back: false,
         };
         let start = move |ctx: &Rc<Ctx>| Box::new(MountIsland::new(ctx, config.clone())) as Box<dyn Logic>;
         let mount = world.add("mount", None, Box::new(start));

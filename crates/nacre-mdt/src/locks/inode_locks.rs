@@ -224,6 +224,9 @@ impl InodeLockTable {
             self.locks.borrow_mut().acknowledged(export, ack.number, how);
             core.lock_returned(export, RevokedLock::Inode(ack.number));
         }
+        for number in &returned.flushing {
+            core.revoked_lock_used(export, RevokedLock::Inode(*number));
+        }
         for cancel in &returned.cancels {
             self.locks.borrow_mut().cancelled(export, cancel.fid, cancel.bits, cancel.number);
         }

@@ -6,7 +6,7 @@ use crate::rows::read_set::ReadSet;
 use crate::rows::view::{Step, View};
 use nacre_types::name::HashKey;
 use nacre_types::{Codec, Errno, Fid, FileType, Generation};
-use nacre_wire::mdt::Open;
+use nacre_wire::mdt::{EntryReply, Open};
 
 impl Operation for Open {
     fn counter(&self) -> Option<&'static str> {
@@ -32,7 +32,9 @@ impl Operation for Open {
         }
         // The open keeps the inode, so the record need not say anything about it.
         view.describes(&inode);
-        Ok(Applied { body: inode.reply().to_vec(), record: Recorded::default() })
+        // Another client that kept bytes has written them before.
+        let reply = EntryReply { buffered: false, ..inode.reply() };
+        Ok(Applied { body: reply.to_vec(), record: Recorded::default() })
     }
 
     fn described(&self, _record: &Recorded) -> Option<Fid> {

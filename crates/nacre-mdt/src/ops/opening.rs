@@ -18,7 +18,8 @@ pub(crate) fn open_inode(
     inode: &mut Inode,
     how: &OpenHow,
 ) -> Step<bool> {
-    let opened = OpenRow { fid: inode.attr.fid, flags: how.flags & !open_flags::TRUNC };
+    let once = open_flags::TRUNC | open_flags::WRITE_BACK;
+    let opened = OpenRow { fid: inode.attr.fid, flags: how.flags & !once };
     if how.handle == NOT_REPORTED {
         return Err(Errno::EINVAL.into());
     }
@@ -42,8 +43,13 @@ pub(crate) fn open_inode(
         inode.may_have_objects = true;
     }
     if opened.writes() {
-        // From now on this client, too, changes size and times.
-        view.breaks(opened.fid, InodeBits::SIZE);
+        // From now on this client, too, changes size and times. To keep what it writes, it must know of all opens.
+        let opens = if how.flags & open_flags::WRITE_BACK != 0 { InodeBits::OPEN } else { InodeBits::NONE };
+        view.breaks(opened.fid, InodeBits::SIZE | opens);
+    }
+    if before == SizeBefore::Open {
+        // The bytes are at the OSTs before another client reads or overwrites them.
+        view.breaks(opened.fid, InodeBits::WRITE_BACK);
     }
     view.put(OPEN, &table::open(export, how.handle), &opened);
     view.state_change(StateChange::Opened { export, handle: how.handle, opened, before });

@@ -4,7 +4,7 @@ use crate::rows::row::Inode;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Attr, Caller, Errno, Fid, FileType, Layout, OstIndex, Owner, Timestamp, mode};
+use nacre_types::{Attr, Caller, Errno, Fid, FileType, Layout, OstIndex, Owner, SizeState, Timestamp, mode};
 use nacre_wire::mdt::EntryReply;
 
 /// Capabilities of a program file, which a write or a chown removes.
@@ -55,6 +55,8 @@ impl Inode {
             has_xattrs: !self.xattrs.is_empty(),
             mtime_set_at: self.mtime_order,
             yours: false,
+            // A reply to a change does not know; reads do (`service/read.rs`).
+            buffered: self.is_regular() && self.attr.size_state == SizeState::Open,
         }
     }
     pub(crate) fn owner(&self) -> Owner {

@@ -81,8 +81,9 @@ impl LockChanges {
 pub(crate) fn changed_bits(old: &Inode, new: &Inode) -> InodeBits {
     let (a, b) = (&old.attr, &new.attr);
     let when = |differs: bool, bits: InodeBits| if differs { bits } else { InodeBits::NONE };
-    // Size and modification time of a file have a bit of their own, which one writer can have.
-    let contents = if new.is_regular() { InodeBits::SIZE } else { InodeBits::UPDATE };
+    // Size and modification time of a file have a bit of their own, which one writer can have. Bytes that a client keeps were
+    // written before they change.
+    let contents = if new.is_regular() { InodeBits::SIZE | InodeBits::WRITE_BACK } else { InodeBits::UPDATE };
     when(new.attr.nlink == 0, InodeBits::ALL)
         | when(
             (a.mode, a.uid, a.gid) != (b.mode, b.uid, b.gid) || xattrs(old, true) != xattrs(new, true),

@@ -43,6 +43,8 @@ struct File {
     opens: u32,
     writers: u32,
     epoch: WriteEpoch,
+    /// `None`: several clients have, or had, the file open.
+    opener: Option<Generation>,
 }
 
 /// The state that one change overwrites, for [`Opens::undo`].
@@ -87,6 +89,10 @@ impl Opens {
             WriteEpoch::Sole { export, objects } => Some((export, objects)),
             WriteEpoch::Mixed => None,
         }
+    }
+    /// The only client that has had the file open since it was last closed by all.
+    pub(crate) fn opener(&self, fid: Fid) -> Option<Generation> {
+        self.files.get(&fid)?.opener
     }
     /// Whether a truncate of this file is under way.
     pub(crate) fn is_being_truncated(&self, fid: Fid) -> bool {
@@ -171,9 +177,10 @@ impl Opens {
             assert!(old == opened, "an open handle was given to another file");
             return;
         }
-        let file =
-            self.files.entry(opened.fid).or_insert(File { opens: 0, writers: 0, epoch: WriteEpoch::Mixed });
+        let new = File { opens: 0, writers: 0, epoch: WriteEpoch::Mixed, opener: Some(export) };
+        let file = self.files.entry(opened.fid).or_insert(new);
         file.opens += 1;
+        file.opener = file.opener.filter(|opener| *opener == export);
         if opened.writes() {
             file.epoch = match (file.epoch, before) {
                 (_, SizeBefore::Exact { objects }) if file.writers == 0 => {

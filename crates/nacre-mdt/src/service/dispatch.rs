@@ -38,6 +38,7 @@ impl Mdt {
     /// Requests about which the protocol has no outcome.
     async fn dispatch_other(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
         match request.opcode {
+            Opcode::Settle => self.getattr_settled(request, &request.args()?).await,
             Opcode::Readdir => self.readdir(request, &request.args()?).await,
             Opcode::Readlink => self.readlink(&request.args()?).await,
             Opcode::Getxattr => self.getxattr(&request.args()?).await,
@@ -81,7 +82,7 @@ impl Service for Mdt {
     /// Operations, single or in a batch, are counted under their own names when they are decoded.
     fn counter(opcode: Opcode) -> Option<&'static str> {
         Some(match opcode {
-            Opcode::Lookup | Opcode::Getattr => "getattr",
+            Opcode::Lookup | Opcode::Getattr | Opcode::Settle => "getattr",
             Opcode::Readdir => "readpage",
             Opcode::Readlink => "readlink",
             Opcode::Getxattr | Opcode::Listxattr => "getxattr",

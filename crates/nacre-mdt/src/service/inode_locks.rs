@@ -3,7 +3,8 @@
 //! Rules: bits are claimed before the rows are read, and granted afterwards unless a change has cancelled the claim
 //! meanwhile. LOOKUP of an inode is granted with a name only if the inode's own links have that name: it may have been
 //! renamed since its entry was read. SIZE is granted only if the reply has the size, or if the sender completes it with
-//! its own writes.
+//! its own writes. WRITE_BACK is granted to a client that alone has a file open and alone may open it: no other has OPEN, nor
+//! is granted it meanwhile.
 
 use crate::locks::inode_locks::Holders;
 use crate::mdt::Mdt;
@@ -34,6 +35,8 @@ pub(crate) struct Claims {
     /// Changes up to this are in the rows that are read from now on.
     seen: Transno,
     claims: Vec<InodeClaim>,
+    /// The sender keeps bytes that it writes, if it may.
+    write_back: bool,
 }
 
 impl Mdt {
@@ -47,7 +50,8 @@ impl Mdt {
     /// The claims for a reply to this request, before any row is read.
     pub(crate) fn begin_claims(&self, request: &Request) -> Claims {
         let export = self.takes_locks(request).then_some(request.export);
-        Claims { export, seen: self.core().osd.last_transno(), claims: Vec::new() }
+        let write_back = request.header.has(flags::MAY_WRITE_BACK);
+        Claims { export, seen: self.core().osd.last_transno(), claims: Vec::new(), write_back }
     }
     /// Claims the lock of an inode whose attributes are read next.
     pub(crate) fn claim_inode(&self, claims: &mut Claims, fid: Fid) {
@@ -59,9 +63,34 @@ impl Mdt {
         let is_sole =
             opens.sole_writer(fid).is_none_or(|(writer, _)| writer == export) && opens.writers(fid) <= 1;
         let others_write = !is_sole || opens.is_being_truncated(fid);
+        let mut bits = bits.grantable(others_write);
+        if claims.write_back
+            && opens.writers(fid) > 0
+            && !others_write
+            && opens.opener(fid) == Some(export)
+            && !self.inode_locks().conflicts(Some(export), &[(fid, InodeBits::OPEN)])
+            && self.core().former_locks_deadline().is_none()
+        {
+            bits |= InodeBits::WRITE_BACK;
+        }
         drop(opens);
-        let claim = self.inode_locks().claim(self.core(), export, fid, bits.grantable(others_write));
+        let claim = self.inode_locks().claim(self.core(), export, fid, bits);
         claims.claims.extend(claim);
+    }
+    /// Whether another client may have bytes of a file that the OSTs do not have.
+    pub(crate) fn may_be_buffered(&self, export: ExportId, fid: Fid) -> bool {
+        let locked = self.inode_locks().conflicts(Some(export), &[(fid, InodeBits::WRITE_BACK)]);
+        locked || self.core().former_locks_deadline().is_some()
+    }
+    /// Revokes WRITE_BACK of other clients, and waits until they have written their bytes to the OSTs.
+    pub(crate) async fn buffered_bytes_written(&self, export: ExportId, fid: Fid) -> Result<(), Errno> {
+        self.core().former_locks_ended().await;
+        let broken = [(fid, InodeBits::WRITE_BACK)];
+        if self.inode_locks().conflicts(Some(export), &broken) {
+            let waiting = self.inode_locks().enter(Some(export))?;
+            waiting.until_free(self.core(), &broken).await?;
+        }
+        Ok(())
     }
     /// The inode of a claim has been read, under this name if there is one.
     pub(crate) fn inode_read(
@@ -73,7 +102,7 @@ impl Mdt {
     ) {
         let mut unfit = InodeBits::NONE;
         if inode.is_regular() && inode.attr.size_state != SizeState::Exact && !reply.yours {
-            unfit |= InodeBits::SIZE;
+            unfit |= InodeBits::SIZE | InodeBits::WRITE_BACK;
         }
         let has =
             |(parent, name): (Fid, &[u8])| inode.links.iter().any(|l| l.parent == parent && l.name == name);
@@ -138,7 +167,9 @@ impl Mdt {
         changed.retain(|state| !described.contains(&state.attr.fid));
         let in_reply = changed.iter().map(|state| state.attr.fid).chain(described.iter().copied());
         let yours = in_reply.filter(|fid| self.is_sole_writer(request.export, *fid)).collect();
-        let mut claims = Claims { export: Some(request.export), seen: transno, claims: Vec::new() };
+        let write_back = request.header.has(flags::MAY_WRITE_BACK);
+        let mut claims =
+            Claims { export: Some(request.export), seen: transno, claims: Vec::new(), write_back };
         // A client that makes files in batches removes them likewise, and would have to return OPEN for each batch before.
         let bits = if request.opcode == Opcode::Batch { OF_INODE - InodeBits::OPEN } else { OF_INODE };
         described.iter().for_each(|fid| self.claim_bits(&mut claims, *fid, bits));
@@ -165,7 +196,8 @@ impl Mdt {
 
     pub(crate) fn cancel_inode_locks(&self, request: &Request) -> Result<Reply, Errno> {
         let returned: CancelInodeLocks = request.args()?;
-        if returned.acks.len() > INODE_LOCKS_MAX || returned.cancels.len() > INODE_LOCKS_MAX {
+        let longest = returned.acks.len().max(returned.cancels.len()).max(returned.flushing.len());
+        if longest > INODE_LOCKS_MAX {
             return Err(Errno::EINVAL);
         }
         if returned.instance == self.core().instance() {

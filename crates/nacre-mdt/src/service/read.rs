@@ -18,7 +18,7 @@ use nacre_types::name::{DISCRIMINATORS, cookie_base};
 use nacre_types::{Caller, Errno, Fid, FileType, Name, SizeState};
 use nacre_wire::mdt::{
     DirEntry, EntryReply, FidLinks, FidLinksReply, GetLayout, Getattr, Getxattr, LayoutReply, Listxattr,
-    ListxattrReply, LockTail, Lookup, LookupReply, Readdir, ReaddirReply, Readlink, ReadlinkReply,
+    ListxattrReply, LockTail, Lookup, LookupReply, Readdir, ReaddirReply, Readlink, ReadlinkReply, Settle,
     XattrReply,
 };
 use nacre_wire::target::StatfsReply;
@@ -50,6 +50,7 @@ impl Mdt {
     fn entry_reply_to(&self, export: ExportId, inode: &Inode) -> EntryReply {
         let mut reply = inode.reply();
         reply.yours = inode.attr.size_state == SizeState::Open && self.is_sole_writer(export, inode.attr.fid);
+        reply.buffered &= !reply.yours && self.may_be_buffered(export, inode.attr.fid);
         reply
     }
     /// Whether only this client can have changed a file since its size was exact, if that is not known now.
@@ -114,6 +115,12 @@ impl Mdt {
         let mut reply = Reply::of(&entry);
         reply.tail = self.lock_tail(claims);
         Ok(reply)
+    }
+
+    /// Waits until no other client has bytes that the OSTs do not have.
+    pub(crate) async fn getattr_settled(&self, request: &Request, args: &Settle) -> Result<Reply, Errno> {
+        self.buffered_bytes_written(request.export, args.fid).await?;
+        self.getattr(request, &Getattr { fid: args.fid }).await
     }
 
     pub(crate) async fn readdir(&self, request: &Request, args: &Readdir) -> Result<Reply, Errno> {

@@ -104,6 +104,9 @@ impl Run {
         if self.plan.one_slot {
             self.cluster.limit_slots(1);
         }
+        if self.plan.write_back {
+            self.cluster.write_back()?;
+        }
         self.cluster.world.run_for(5 * SECOND);
         self.usual_tasks = self.cluster.servers.iter().map(|&s| self.cluster.world.live_tasks(s)).collect();
         self.usual_files = self.files()?;

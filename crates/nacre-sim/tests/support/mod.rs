@@ -72,6 +72,11 @@ pub(crate) fn without_cache(c: &mut Cluster) {
     c.world.run_for(SEC);
 }
 
+/// Mounts keep from now on what they write to files that no other mount has open.
+pub(crate) fn write_back(c: &mut Cluster) {
+    c.write_back().expect("every mount has the parameter");
+}
+
 /// A new file in the root directory, open for writing.
 pub(crate) async fn create(client: &Client, name: &str) -> Result<(Fid, OpenHandle), Failure> {
     let (entry, handle) = client.create(new(Fid::ROOT, name, FILE), 2).await?;

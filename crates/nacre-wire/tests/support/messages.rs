@@ -77,7 +77,15 @@ fn inode_grant() -> InodeGrant {
 }
 fn entry() -> EntryReply {
     let (layout, mtime_set_at) = (Some(layout()), time(5));
-    EntryReply { attr: attr(), layout, kill_priv: true, has_xattrs: true, mtime_set_at, yours: true }
+    EntryReply {
+        attr: attr(),
+        layout,
+        kill_priv: true,
+        has_xattrs: true,
+        mtime_set_at,
+        yours: true,
+        buffered: true,
+    }
 }
 fn how() -> OpenHow {
     OpenHow { handle: OpenHandle(9), flags: 0o1002 }
@@ -183,12 +191,14 @@ messages! {
             instance: 3,
             acks: vec![RevokeAck { number: 4, converted: true }],
             cancels: vec![InodeCancel { fid: fid(1), bits: InodeBits::ALL, number: 7 }],
+            flushing: vec![8],
         };
         FormerLocksEnded = FormerLocksEnded { instance: 3 };
         AwaitInodeLocks = AwaitInodeLocks { change: Xid(9) };
         ReportOpens = ReportOpens { opens: vec![ReportedOpen { fid: fid(1), how: how() }] };
         Lookup<'_> = Lookup { parent: Fid::ROOT, name: name(b"a\xff") };
         Getattr = Getattr { fid: fid(1) };
+        Settle = Settle { fid: fid(1) };
         Readdir = Readdir { dir: Fid::ROOT, cookie: 1 << 62, entries_max: 1000, with_attrs: true };
         Create<'_> = Create {
             parent: Fid::ROOT, name: Some(name(b"n")), fid: fid(2), mode: 0o100644, rdev: 0, target: b"t",

@@ -6,7 +6,7 @@ use nacre_fuse::{Interrupts, KernelAtime, KernelOptions};
 
 /// All words, for help and hints.
 pub(crate) const WORDS: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, relatime, noatime, strictatime, atime, nodiratime, \
-     diratime, lazytime, nolazytime, intr, nointr, uring, nouring";
+     diratime, lazytime, nolazytime, intr, nointr, uring, nouring, write_back, write_through";
 
 /// The word for a mount that exists (`nacre mount` only).
 const REMOUNT: &str = "remount";
@@ -35,6 +35,8 @@ pub(crate) struct Options {
     pub(crate) no_exec: bool,
     pub(crate) uring: Uring,
     pub(crate) interrupts: Interrupts,
+    /// Whether writes may be kept for a moment; `None`: the command decides.
+    pub(crate) write_back: Option<bool>,
     atime: Atime,
     no_dir_atime: bool,
     lazy_time: bool,
@@ -59,6 +61,8 @@ impl Options {
                 "uring" => options.uring = Uring::IfOffered,
                 "intr" => options.interrupts = Interrupts::Handled,
                 "nointr" => options.interrupts = Interrupts::Fatal,
+                "write_through" => options.write_back = Some(false),
+                "write_back" => options.write_back = Some(true),
                 "noatime" => options.atime = Atime::Never,
                 "relatime" | "atime" => options.atime = Atime::Relative,
                 "strictatime" => options.atime = Atime::Always,
@@ -141,8 +145,9 @@ fn option_help() -> String {
         "Mount options, separated by commas: {}.\n\
          Access times: relatime is the default. intr: the signals INT, QUIT, ALRM and TERM also interrupt (EINTR) a call that \
          changes nothing and has waited for a server for two seconds; without this option, only a signal that ends the \
-         process does. nouring: requests through /dev/fuse only. `nacre mount` also takes remount: the other words change the \
-         existing mount (all but intr, uring and their opposites).",
+         process does. nouring: requests through /dev/fuse only. write_through: each write is sent to a server before its call \
+         returns, instead of up to half a second later. `nacre mount` also takes remount: the other words change the \
+         existing mount (all but intr, uring, write_through and their opposites).",
         WORDS
     )
 }
@@ -161,6 +166,7 @@ mod tests {
             parsed(word).unwrap();
         }
         assert_eq!(parsed("ro,nosuid,nodev,noexec,nouring,intr,noatime,nodiratime,lazytime,rw,suid,dev,exec,uring,nointr,relatime,diratime,nolazytime").unwrap(), Options::default());
+        assert_eq!(parsed("write_back,write_through").unwrap().write_back, Some(false));
         let policy = parsed("strictatime,nodiratime").unwrap().atime();
         assert_eq!(policy, AtimePolicy { files: Atime::Always, directories: Atime::Never });
         assert_eq!(parsed("noatime").unwrap().atime().directories, Atime::Never);

@@ -7,6 +7,7 @@ mod watch;
 use crate::api::MountConfig;
 use crate::cache::kernel::KernelCache;
 use crate::cache::pages::Pages;
+use crate::data::write_back::WriteBack;
 use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
 use alloc::collections::BTreeMap;
@@ -43,6 +44,7 @@ pub(crate) struct Mount {
     /// The kernel's cache, which relies on that of this mount.
     kernel: RefCell<Option<Rc<dyn KernelCache>>>,
     pages: Rc<Pages>,
+    write_back: Rc<WriteBack>,
     /// The log has a line about an MDT that this build does not use.
     warned_of_mdts: Cell<bool>,
 }
@@ -84,6 +86,7 @@ impl Mount {
             caches: Cell::new(MountParam::DirAttrCache.row().default_switch()),
             kernel: RefCell::default(),
             pages: Rc::default(),
+            write_back: WriteBack::new(ctx, config.write_back),
             warned_of_mdts: Cell::new(false),
         }
     }
@@ -141,6 +144,10 @@ impl Mount {
     /// The files of which the kernel may have pages.
     pub(crate) fn pages(&self) -> &Rc<Pages> {
         &self.pages
+    }
+    /// Written bytes that the OSTs do not have.
+    pub(crate) fn write_back(&self) -> &Rc<WriteBack> {
+        &self.write_back
     }
     pub(crate) fn set_kernel(&self, kernel: Rc<dyn KernelCache>) {
         self.mdts().iter().for_each(|mdt| mdt.cache().set_kernel(kernel.clone()));

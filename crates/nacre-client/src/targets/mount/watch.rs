@@ -134,7 +134,8 @@ impl Client {
                     let is_new = known.is_none();
                     let target = self.place(known, &entry, MDT_MOD_RPCS);
                     if is_new {
-                        let cache = MetadataCache::new(&self.ctx, mount.caches(), mount.pages());
+                        let cache =
+                            MetadataCache::new(&self.ctx, mount.caches(), mount.pages(), mount.write_back());
                         mount.kernel().into_iter().for_each(|kernel| cache.set_kernel(kernel));
                         let mdt = Mdt::new(&self.ctx, index, target, cache);
                         self.adopt_mdt(&mdt);

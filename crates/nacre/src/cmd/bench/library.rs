@@ -58,6 +58,7 @@ impl Library {
             instance: None,
             read_only: false,
             atime: nacre_client::AtimePolicy::default(),
+            write_back: false,
         };
         let plan = Plan {
             below,

@@ -81,7 +81,10 @@ pub(crate) struct UpArgs {
 
 impl UpArgs {
     fn mount_options(&self) -> Result<Options> {
-        self.options.parse(self.no_uring)
+        let mut options = self.options.parse(self.no_uring)?;
+        // The servers die with the mount: what they have survives both, what the mount kept would not.
+        options.write_back.get_or_insert(false);
+        Ok(options)
     }
 }
 /// OSTs of a new file system.

@@ -1,0 +1,423 @@
+//! Bytes that this mount has written to its own memory only, under the lock bit WRITE_BACK, and their way to the OSTs.
+//!
+//! Rules: (1) A write is kept here only while this mount holds WRITE_BACK of the file: then no other client has it open,
+//! or may open it without a request. Whoever opens it, or needs its size, has the bit revoked first; the revoke is
+//! acknowledged when all bytes are at the OSTs (`targets/lock_returns.rs`). (2) Bytes leave their file's [`DirtyBytes`] when
+//! they are sent, under an exclusive range of the file; what changes the file in another way sends them first, under its
+//! own range. So the OSTs get all changes of a byte in their order. (3) A read takes the bytes of the OSTs and puts the
+//! dirty ones over them. (4) The state of the objects is known here, with the dirty bytes in it, before a byte is
+//! kept: so this mount knows the size. (5) After an eviction by the MDT others may have changed the file: dirty bytes are
+//! dropped, those under way fail, and fsync(2) or close(2) of each handle reports EIO, once. (6) After a restart of the MDT,
+//! which forgets the bit, all dirty bytes are sent before this mount reports that it uses no lock of an earlier start.
+//!
+//! Bytes at the OSTs that are not stable are kept for replay by the import (`nacre-rpc/src/replay.rs`). Bounded: by
+//! `llite.*.max_dirty_mb` for the mount; a write waits for room. No byte stays here for longer than [`FLUSH_AFTER`] while its
+//! OST replies.
+
+use crate::api::WriteArgs;
+use crate::client::Client;
+use crate::data::dirty::{DirtyBytes, PIECE_BYTES_MAX, Run};
+use crate::data::io::check_end;
+use crate::data::stripes;
+use crate::files::ranges::{RangeGuard, Share};
+use crate::files::state::{FileState, OwnChanges};
+use crate::files::table::Open;
+use crate::locks::under_lease::{Change, NO_LOCK};
+use crate::targets::bulk_rpcs::Bulk;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use nacre_node::{Ctx, WaitList, join_all};
+use nacre_types::{Component, Errno, Extent, Failure, Fid, MdtIndex, Timestamp};
+use nacre_wire::ost::{ObjectState, Write};
+use nacre_wire::params::MountParam;
+
+/// Dirty bytes are sent at the latest after that time.
+const FLUSH_AFTER: Duration = Duration::from_millis(500);
+/// Pieces of one file beyond which it is flushed at once: each needs memory beside its bytes, and a request.
+const PIECES_MAX: usize = 8192;
+/// Pieces of one file that are sent at a time.
+const SENT_AT_A_TIME: usize = 8;
+/// Size of a block in `ObjectState::blocks`, and of the blocks in which an OST allocates.
+const SECTOR_BYTES: u64 = 512;
+const BLOCK_BYTES: u64 = 4096;
+
+/// The dirty bytes of one file.
+pub(crate) struct DirtyFile {
+    /// The handle that has written last: the OSTs are asked through it.
+    open: RefCell<Rc<Open>>,
+    bytes: RefCell<DirtyBytes>,
+    /// When the latest byte was written.
+    mtime: Cell<Timestamp>,
+    /// Ranges under way to the OSTs.
+    sending: Cell<usize>,
+    /// The task that flushes later is to do so now.
+    is_due: Cell<bool>,
+    due: WaitList,
+    clean: WaitList,
+}
+
+impl DirtyFile {
+    fn fid(&self) -> Fid {
+        self.open.borrow().file.fid
+    }
+    fn is_clean(&self) -> bool {
+        self.bytes.borrow().is_empty() && self.sending.get() == 0
+    }
+    fn flush_now(&self) {
+        self.is_due.set(true);
+        self.due.wake_all();
+    }
+}
+
+/// The dirty files of a mount.
+pub(crate) struct WriteBack {
+    is_on: Cell<bool>,
+    files: RefCell<BTreeMap<Fid, Rc<DirtyFile>>>,
+    /// Bytes that are dirty or under way, and their bound.
+    bytes: Cell<u64>,
+    bytes_max: Cell<u64>,
+    room: WaitList,
+}
+
+impl WriteBack {
+    pub(crate) fn new(ctx: &Ctx, is_on: bool) -> Rc<Self> {
+        let bytes_max = u64::from(MountParam::MaxDirtyMb.row().default_u32()) << 20;
+        Rc::new(Self {
+            is_on: Cell::new(is_on),
+            files: RefCell::default(),
+            bytes: Cell::new(0),
+            bytes_max: Cell::new(bytes_max),
+            room: ctx.wait_list(),
+        })
+    }
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.get()
+    }
+    /// Turns it on or off; bytes that are dirty are flushed at once.
+    pub(crate) fn set_on(&self, on: bool) {
+        self.is_on.set(on);
+        self.files.borrow().values().for_each(|file| file.flush_now());
+    }
+    /// Bytes that are dirty or under way.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.bytes_max.get()
+    }
+    pub(crate) fn set_bytes_max(&self, bytes_max: u64) {
+        self.bytes_max.set(bytes_max);
+        self.room.wake_all();
+    }
+    pub(crate) fn is_idle(&self) -> bool {
+        self.files.borrow().is_empty()
+    }
+    /// Whether bytes of a file are dirty or under way.
+    pub(crate) fn has(&self, fid: Fid) -> bool {
+        self.files.borrow().contains_key(&fid)
+    }
+    fn get(&self, fid: Fid) -> Option<Rc<DirtyFile>> {
+        self.files.borrow().get(&fid).cloned()
+    }
+    fn all(&self) -> Vec<Rc<DirtyFile>> {
+        self.files.borrow().values().cloned().collect()
+    }
+    /// The dirty files of an MDT.
+    pub(crate) fn fids(&self, mdt: MdtIndex) -> Vec<Fid> {
+        self.files.borrow().keys().filter(|fid| fid.mdt() == mdt).copied().collect()
+    }
+    /// Waits until all bytes of these files that are dirty now are at the OSTs, or lost.
+    pub(crate) async fn flushed(&self, fids: &[Fid]) {
+        for file in fids.iter().filter_map(|fid| self.get(*fid)) {
+            while !file.is_clean() {
+                file.flush_now();
+                file.clean.wait().await;
+            }
+        }
+    }
+    fn took(&self, bytes: u64) {
+        self.bytes.set(self.bytes.get() + bytes);
+    }
+    fn released(&self, bytes: u64) {
+        self.bytes.set(self.bytes.get().saturating_sub(bytes));
+        self.room.wake_all();
+    }
+    /// Forgets a file that has no dirty bytes any more.
+    fn settle(&self, file: &DirtyFile) {
+        if file.is_clean() {
+            let fid = file.fid();
+            let is_listed = self.get(fid).is_some_and(|listed| core::ptr::eq(Rc::as_ptr(&listed), file));
+            if is_listed {
+                self.files.borrow_mut().remove(&fid);
+            }
+            file.flush_now(); // its task ends
+            file.clean.wake_all();
+        }
+    }
+    /// An MDT has evicted this mount: the dirty bytes of its files are lost.
+    pub(crate) fn evicted(&self, mdt: MdtIndex) {
+        for file in self.all().into_iter().filter(|file| file.fid().mdt() == mdt) {
+            let lost: u64 = file.bytes.borrow_mut().take(Extent::ALL).iter().map(Run::len).sum();
+            if lost > 0 {
+                self.released(lost);
+                let state = &file.open.borrow().file;
+                tracing::error!(fid = %state.fid, lost,
+                    "the MDT has evicted this mount while it kept bytes that the OSTs did not have: they are lost, and \
+                     fsync or close reports EIO");
+                state.write_failed(Failure::EIO);
+            }
+            self.settle(&file);
+        }
+    }
+}
+
+impl Client {
+    /// Whether a write through this handle may be kept here now.
+    fn may_write_back(&self, open: &Open) -> bool {
+        self.mount.write_back().is_on()
+            && self.mount.mdt_of(open.file.fid).is_some_and(|mdt| mdt.may_write_back(open.file.fid))
+    }
+    /// Waits until there is room for the bytes of one more write, before it takes its place among the operations of the file.
+    pub(crate) async fn room_to_write_back(&self, open: &Open) {
+        let write_back = self.mount.write_back();
+        while write_back.bytes() >= write_back.bytes_max() && self.may_write_back(open) {
+            write_back.all().iter().for_each(|file| file.flush_now());
+            write_back.room.wait().await;
+        }
+    }
+
+    /// Keeps the bytes of a write, if this mount may. The caller holds the range of the write exclusively, for an append all
+    /// of the file. Returns whether they are kept.
+    pub(crate) async fn write_back(
+        &self,
+        open: &Rc<Open>,
+        component: &Component,
+        args: &WriteArgs,
+    ) -> Result<bool, Failure> {
+        let file = &open.file;
+        if args.sync || !self.may_write_back(open) || !self.knows_objects(file, component).await? {
+            return Ok(false);
+        }
+        let Some(OwnChanges::States(states)) = file.states() else { return Ok(false) };
+        // Nothing is waited for from here on: the bit may be revoked at any time.
+        if !self.may_write_back(open) {
+            return Ok(false);
+        }
+        let len = args.data.len() as u64;
+        let offset = if args.append { stripes::resolve(component, &states).size } else { args.offset };
+        check_end(offset, len)?;
+        let mtime = self.now();
+        for range in stripes::by_object(component, offset, len) {
+            let old = states.get(range.stripe as usize).copied().unwrap_or_default();
+            let end = range.offset + range.len;
+            let new =
+                end.div_ceil(BLOCK_BYTES).saturating_sub(old.size.max(range.offset).div_ceil(BLOCK_BYTES));
+            let blocks = old.blocks + new * (BLOCK_BYTES / SECTOR_BYTES);
+            file.note_written(range.stripe, ObjectState { size: end.max(old.size), blocks, mtime });
+        }
+        self.keep(open, offset, &args.data, mtime);
+        Ok(true)
+    }
+    fn keep(&self, open: &Rc<Open>, offset: u64, data: &Bytes, mtime: Timestamp) {
+        let write_back = self.mount.write_back();
+        let known = write_back.get(open.file.fid);
+        let is_new = known.is_none();
+        let dirty = known.unwrap_or_else(|| {
+            Rc::new(DirtyFile {
+                open: RefCell::new(open.clone()),
+                bytes: RefCell::default(),
+                mtime: Cell::new(mtime),
+                sending: Cell::new(0),
+                is_due: Cell::new(false),
+                due: self.ctx.wait_list(),
+                clean: self.ctx.wait_list(),
+            })
+        });
+        let (full, pieces) = {
+            let mut bytes = dirty.bytes.borrow_mut();
+            let before = bytes.bytes();
+            bytes.write(offset, data);
+            write_back.took(bytes.bytes() - before);
+            (bytes.full_piece(offset), bytes.pieces())
+        };
+        *dirty.open.borrow_mut() = open.clone();
+        dirty.mtime.set(mtime);
+        if is_new {
+            write_back.files.borrow_mut().insert(open.file.fid, dirty.clone());
+            self.ctx.spawn(self.me().flush_later(dirty.clone()));
+        }
+        if let Some(full) = full {
+            let (client, dirty) = (self.me(), dirty.clone());
+            self.ctx.spawn(async move { client.flush_range(&dirty, full).await });
+        }
+        if pieces >= PIECES_MAX {
+            dirty.flush_now();
+        }
+    }
+    /// Whether the state of every object is known, with the changes of this mount; asks for it otherwise.
+    async fn knows_objects(&self, file: &FileState, component: &Component) -> Result<bool, Failure> {
+        if file.states().is_some() {
+            return Ok(true);
+        }
+        if !file.may_know_objects() {
+            return Ok(false);
+        }
+        let unknown: Vec<u32> = (0u32..)
+            .zip(file.known_states())
+            .filter(|(_, state)| state.is_none())
+            .map(|(stripe, _)| stripe)
+            .collect();
+        let states = self.glimpse(file.fid, component, &unknown).await?;
+        for (stripe, state) in unknown.into_iter().zip(states) {
+            file.note_glimpsed(stripe, state);
+        }
+        Ok(file.states().is_some())
+    }
+
+    // ---- the way to the OSTs
+
+    /// Flushes a file once its first byte is old enough, or when somebody needs it, until it has no dirty bytes.
+    async fn flush_later(self: Rc<Self>, dirty: Rc<DirtyFile>) {
+        while !dirty.is_clean() {
+            if !dirty.is_due.get() {
+                let _due = self.ctx.timeout(self.ctx.now() + FLUSH_AFTER, dirty.due.wait()).await;
+            }
+            dirty.is_due.set(false);
+            self.flush_dirty(&dirty).await;
+        }
+    }
+    /// Sends all bytes of a file that are dirty now; returns when they are at the OSTs, or lost.
+    async fn flush_dirty(&self, dirty: &DirtyFile) {
+        let ranges = RefCell::new(dirty.bytes.borrow().ranges().into_iter());
+        let next = || ranges.borrow_mut().next();
+        let senders = (0..SENT_AT_A_TIME).map(|_| async {
+            while let Some(range) = next() {
+                self.flush_range(dirty, range).await;
+            }
+        });
+        join_all(senders).await;
+        let file = self.files.of(dirty.fid());
+        drop(file.ranges.acquire(&self.ctx, Extent::ALL, Share::Shared).await); // those that were under way
+    }
+    async fn flush_range(&self, dirty: &DirtyFile, range: Extent) {
+        let file = self.files.of(dirty.fid());
+        let _order = file.ranges.acquire(&self.ctx, range, Share::Exclusive).await;
+        self.send_dirty(dirty, range).await;
+    }
+    /// Sends the dirty bytes of a range that the caller holds exclusively.
+    async fn send_dirty(&self, dirty: &DirtyFile, range: Extent) {
+        let write_back = self.mount.write_back();
+        let runs = dirty.bytes.borrow_mut().take(range);
+        if runs.is_empty() {
+            return;
+        }
+        dirty.sending.set(dirty.sending.get() + 1);
+        let (open, mtime) = (dirty.open.borrow().clone(), dirty.mtime.get());
+        let evictions = self.mount.mdt_of(open.file.fid).map_or(0, |mdt| mdt.evictions());
+        for run in runs {
+            let (offset, len) = (run.offset, run.len());
+            if let Err(error) = self.send_run(&open, run, mtime, evictions).await {
+                let error = match error {
+                    Failure::Errno(errno) => errno,
+                    Failure::Outcome(_) => Errno::EIO, // an eviction
+                };
+                tracing::error!(fid = %open.file.fid, offset, len, %error,
+                    "bytes that a program has written could not be stored: they are lost, and fsync or close reports it");
+                open.file.write_failed(error.into());
+            }
+            write_back.released(len);
+        }
+        dirty.sending.set(dirty.sending.get() - 1);
+        write_back.settle(dirty);
+    }
+    async fn send_run(&self, open: &Open, run: Run, mtime: Timestamp, evictions: u64) -> Result<(), Failure> {
+        let file = &open.file;
+        let component = file.component()?;
+        let ranges = stripes::by_object(&component, run.offset, run.len());
+        let sent = ranges.iter().map(|range| {
+            let data = match range.len == run.len() {
+                true => run.data.clone(),
+                false => stripes::gather_parts(range, &run.data),
+            };
+            async move {
+                debug_assert!(range.len <= PIECE_BYTES_MAX);
+                let ost = self.ost(range.ost).await?;
+                let stripes::Laid { object, laid } = range.of(file.fid);
+                let _room = ost.unlocked_write().await;
+                let request =
+                    Write { object, laid, offset: range.offset, owner: file.owner(), mtime, lock: NO_LOCK };
+                let _in_flight = ost.bulk().begin(Bulk::Write, range.offset, range.len);
+                let change = Change::announced(file.fid, Some(open), evictions);
+                match self.change_object(&ost, change, NO_LOCK, &request, data).await {
+                    Ok(reply) => file.note_written(range.stripe, reply.state),
+                    Err(error) => {
+                        file.note_uncertain(range.stripe);
+                        return Err(error);
+                    }
+                }
+                Ok(())
+            }
+        });
+        join_all(sent).await.into_iter().collect()
+    }
+
+    // ---- for other operations
+
+    /// Sends the dirty bytes of a file and waits until the OSTs have them.
+    pub(crate) async fn flush_file(&self, fid: Fid) {
+        if let Some(dirty) = self.mount.write_back().get(fid) {
+            self.flush_dirty(&dirty).await;
+        }
+    }
+    /// The same for all files.
+    pub(crate) async fn flush_files(&self) {
+        let files = self.mount.write_back().all();
+        join_all(files.iter().map(|dirty| self.flush_dirty(dirty))).await;
+    }
+    /// A place among the operations of a file that is to change in another way than by kept writes: the OSTs have its dirty
+    /// bytes. `extent`: what changes; all of the file is locked while some of it is dirty.
+    pub(crate) async fn exclusive(&self, file: &FileState, extent: Extent) -> RangeGuard {
+        let mut locked = extent;
+        loop {
+            let guard = file.ranges.acquire(&self.ctx, locked, Share::Exclusive).await;
+            let Some(dirty) = self.mount.write_back().get(file.fid) else { return guard };
+            if locked == Extent::ALL {
+                self.send_dirty(&dirty, Extent::ALL).await;
+                return guard;
+            }
+            locked = Extent::ALL;
+        }
+    }
+
+    /// The size of a file with dirty bytes. `None`: it has none. The caller holds a range of it, so that none leave.
+    pub(crate) fn dirty_size(&self, file: &FileState, component: &Component) -> Option<u64> {
+        self.mount.write_back().get(file.fid)?;
+        match file.states() {
+            Some(OwnChanges::States(states)) => Some(stripes::resolve(component, &states).size),
+            _ => None,
+        }
+    }
+    /// Bytes of a file from `offset` on, all of them dirty; the caller holds the range.
+    pub(crate) fn read_dirty(&self, fid: Fid, offset: u64, len: u64) -> Option<Bytes> {
+        let dirty = self.mount.write_back().get(fid)?;
+        let bytes = dirty.bytes.borrow();
+        if !bytes.cover(Extent::new(offset, offset + len)) {
+            return None;
+        }
+        let mut out = alloc::vec![0; usize::try_from(len).ok()?];
+        bytes.copy_over(offset, &mut out);
+        Some(Bytes::from(out))
+    }
+    /// Puts dirty bytes over those of the OSTs, with zeros behind these up to `len` bytes; the caller holds the range.
+    pub(crate) fn with_dirty(&self, fid: Fid, offset: u64, len: u64, read: Vec<Bytes>) -> Vec<Bytes> {
+        let Some(dirty) = self.mount.write_back().get(fid) else { return read };
+        let mut out = read.concat();
+        out.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
+        dirty.bytes.borrow().copy_over(offset, &mut out);
+        alloc::vec![Bytes::from(out)]
+    }
+}

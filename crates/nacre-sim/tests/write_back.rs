@@ -1,0 +1,206 @@
+//! Bytes that a mount keeps in memory after a write: no other mount sees a file without them, whoever dies or is cut off,
+//! and what is lost with its mount is reported or was never synced.
+
+mod support;
+
+use nacre_client::Client;
+use nacre_sim::cluster::Cluster;
+use nacre_types::{Failure, Fid, OpenHandle, SetAttr};
+use std::rc::Rc;
+use support::{MDT, MS, OST, SEC, append, caller, cluster, create, read, run, wait, write, write_back};
+
+const BYTES: usize = 10_000;
+
+/// Two mounts that keep bytes; the first has a new file open, with such bytes in it.
+fn with_dirty(seed: u64) -> (Cluster, Fid, OpenHandle) {
+    let mut c = cluster(seed, 2, 2);
+    write_back(&mut c);
+    let first = c.mounts[0];
+    let made = run(&mut c, first, async |client| {
+        let (fid, handle) = create(&client, "kept").await?;
+        write(&client, handle, 0, vec![1; BYTES]).await?;
+        Ok::<_, Failure>((fid, handle))
+    });
+    let (fid, handle) = made.expect("written");
+    assert_eq!(dirty(&mut c), BYTES as u64, "seed {seed}: the mount keeps them");
+    (c, fid, handle)
+}
+/// Bytes that the first mount keeps.
+fn dirty(c: &mut Cluster) -> u64 {
+    let first = c.mounts[0];
+    run(c, first, async |client: Rc<Client>| {
+        let param = client.params().into_iter().find(|param| param.name.ends_with(".dirty_bytes"));
+        param.and_then(|param| param.value.parse().ok()).expect("a mount has it")
+    })
+}
+fn size(c: &mut Cluster, mount: usize, fid: Fid) -> Result<u64, Failure> {
+    let mount = c.mounts[mount];
+    run(c, mount, async move |client| client.getattr(fid).await.map(|entry| entry.attr.size))
+}
+
+#[test]
+fn the_own_mount_sees_what_it_keeps() {
+    for seed in 1..=8 {
+        let (mut c, fid, handle) = with_dirty(seed);
+        assert_eq!(size(&mut c, 0, fid), Ok(BYTES as u64));
+        let first = c.mounts[0];
+        let seen = run(&mut c, first, async move |client| {
+            write(&client, handle, 3, vec![2; 4]).await?;
+            append(&client, handle, vec![3; 5]).await?;
+            write(&client, handle, 20_000, vec![4; 1]).await?;
+            client.read(handle, 0, 30_000).await.map(|parts| parts.concat())
+        });
+        let mut expected = vec![1; BYTES];
+        expected[3..7].fill(2);
+        expected.extend([3; 5]);
+        expected.resize(20_000, 0);
+        expected.push(4);
+        assert_eq!(seen.expect("read"), expected, "seed {seed}");
+        assert!(dirty(&mut c) > 0);
+        c.world.run_for(2 * SEC);
+        assert_eq!(dirty(&mut c), 0, "seed {seed}: they are sent after a while");
+        let second = c.mounts[1];
+        assert_eq!(read(&mut c, second, fid), Ok(expected), "seed {seed}");
+    }
+}
+
+#[test]
+fn another_mount_that_asks_for_the_size_or_opens_the_file_sees_all_bytes() {
+    for seed in 1..=16 {
+        let (mut c, fid, handle) = with_dirty(seed);
+        if seed % 2 == 0 {
+            assert_eq!(size(&mut c, 1, fid), Ok(BYTES as u64), "seed {seed}\n{}", c.world.trace(60));
+        } else {
+            let second = c.mounts[1];
+            assert_eq!(read(&mut c, second, fid), Ok(vec![1; BYTES]), "seed {seed}\n{}", c.world.trace(60));
+        }
+        assert_eq!(dirty(&mut c), 0, "seed {seed}");
+        // Both write now, through to the OSTs.
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let opened = run(&mut c, second, async move |client| client.open(fid, 2, caller()).await);
+        let (_, other) = opened.expect("opened");
+        for round in 0..4u8 {
+            let end = BYTES as u64 + u64::from(round);
+            let wrote =
+                run(&mut c, first, async move |client| write(&client, handle, end, vec![round; 1]).await);
+            assert_eq!(wrote, Ok(1));
+            let seen = run(&mut c, second, async move |client| {
+                client.read(other, end, 10).await.map(|parts| parts.concat())
+            });
+            assert_eq!(seen, Ok(vec![round]), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn changes_of_another_mount_follow_the_kept_bytes() {
+    for seed in 1..=16 {
+        let (mut c, fid, _handle) = with_dirty(seed);
+        let second = c.mounts[1];
+        let changed = run(&mut c, second, async move |client| {
+            let set = SetAttr { size: Some(100 + seed), ..SetAttr::default() };
+            client.setattr(fid, set, caller()).await.map(|entry| entry.attr.size)
+        });
+        assert_eq!(changed, Ok(100 + seed), "seed {seed}");
+        c.world.run_for(3 * SEC);
+        for mount in 0..2 {
+            assert_eq!(size(&mut c, mount, fid), Ok(100 + seed), "seed {seed} mount {mount}");
+        }
+        assert_eq!(read(&mut c, second, fid), Ok(vec![1; 100 + seed as usize]), "seed {seed}");
+    }
+}
+
+/// A restarted MDT has forgotten who keeps bytes: others wait until the mount has sent them.
+#[test]
+fn after_a_kill_of_the_mdt_no_mount_sees_the_file_without_the_kept_bytes() {
+    for seed in 1..=24 {
+        let (mut c, fid, _handle) = with_dirty(seed);
+        let mdt = c.servers[MDT];
+        c.world.kill(mdt);
+        c.world.run_for((seed % 5) * 100 * MS);
+        c.world.start(mdt);
+        let second = c.mounts[1];
+        if seed % 2 == 0 {
+            assert_eq!(size(&mut c, 1, fid), Ok(BYTES as u64), "seed {seed}\n{}", c.world.trace(80));
+        } else {
+            assert_eq!(read(&mut c, second, fid), Ok(vec![1; BYTES]), "seed {seed}\n{}", c.world.trace(80));
+        }
+    }
+}
+
+/// An OST that is away for longer than a lease: the mount keeps the bytes, is not evicted, and others wait.
+#[test]
+fn a_mount_that_cannot_reach_an_ost_is_not_evicted_for_the_bytes_it_keeps() {
+    for seed in 1..=6 {
+        let (mut c, fid, handle) = with_dirty(seed);
+        for ost in [OST, OST + 1] {
+            let node = c.servers[ost];
+            c.world.kill(node);
+        }
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let job = c.jobs.start(&mut c.world, second, async move |client: Rc<Client>| {
+            client.getattr(fid).await.map(|entry| entry.attr.size)
+        });
+        c.world.run_for(25 * SEC);
+        for ost in [OST, OST + 1] {
+            let node = c.servers[ost];
+            c.world.start(node);
+        }
+        let seen: Result<u64, Failure> = wait(&mut c, job);
+        assert_eq!(seen, Ok(BYTES as u64), "seed {seed}");
+        let synced = run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await);
+        assert_eq!(synced, Ok(()), "seed {seed}: nothing was lost");
+    }
+}
+
+/// A mount that is stopped for longer than its lease loses what it keeps: its handle reports that once, and what others
+/// have written meanwhile stays.
+#[test]
+fn bytes_of_an_evicted_mount_are_reported_once_and_overwrite_nothing() {
+    for seed in 1..=12 {
+        let (mut c, fid, handle) = with_dirty(seed);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        c.world.pause(first, true);
+        let wrote = run(&mut c, second, async move |client| {
+            let (_, other) = client.open(fid, 2, caller()).await?;
+            write(&client, other, 0, vec![9; 100]).await?;
+            client.release(other, None).await
+        });
+        assert_eq!(wrote, Ok(()), "seed {seed}");
+        c.world.run_for(SEC);
+        c.world.pause(first, false);
+        let reported = run(&mut c, first, async move |client| {
+            let first = client.fsync(fid, Some(handle)).await;
+            (first, client.fsync(fid, Some(handle)).await)
+        });
+        assert_eq!(reported, (Err(Failure::EIO), Ok(())), "seed {seed}\n{}", c.world.trace(60));
+        c.world.run_for(3 * SEC);
+        for mount in [first, second] {
+            assert_eq!(read(&mut c, mount, fid), Ok(vec![9; 100]), "seed {seed}");
+        }
+    }
+}
+
+/// What was synced survives the loss of the mount, and of both servers after it.
+#[test]
+fn synced_bytes_survive_the_mount_and_the_servers() {
+    for seed in 1..=12 {
+        let (mut c, fid, handle) = with_dirty(seed);
+        let first = c.mounts[0];
+        let synced = run(&mut c, first, async move |client| {
+            client.fsync(fid, Some(handle)).await?;
+            write(&client, handle, BYTES as u64, vec![2; 10]).await
+        });
+        assert_eq!(synced, Ok(10), "seed {seed}");
+        c.world.kill(first);
+        for server in [MDT, OST, OST + 1] {
+            c.power_loss(server);
+            let node = c.servers[server];
+            c.world.start(node);
+        }
+        c.world.run_for(30 * SEC);
+        let second = c.mounts[1];
+        let seen = read(&mut c, second, fid).expect("read");
+        assert_eq!(&seen[..BYTES], &vec![1; BYTES][..], "seed {seed}");
+    }
+}

@@ -67,7 +67,7 @@ impl Client {
     /// Whether no file is open and no call waits: for leak checks at rest.
     pub fn is_idle(&self) -> bool {
         self.files.is_idle()
-            && self.mount.write_back().is_idle()
+            && self.mount.dirty_files().is_idle()
             && self.locks.is_idle()
             && self.mount.mdts().iter().all(|mdt| mdt.is_idle())
     }
@@ -86,9 +86,9 @@ impl Client {
 
     /// Flushes dirty bytes, for as long as the OSTs take some of them.
     async fn flush_before_unmount(&self) {
-        let write_back = self.mount.write_back();
+        let dirty = self.mount.dirty_files();
         loop {
-            let before = write_back.bytes();
+            let before = dirty.bytes();
             let (done, flushed) = self.ctx.promise();
             let client = self.me();
             self.ctx.spawn(async move {
@@ -98,7 +98,7 @@ impl Client {
             if self.within_timeout(flushed).await {
                 return;
             }
-            let left = write_back.bytes();
+            let left = dirty.bytes();
             if left >= before {
                 tracing::warn!(
                     left,

@@ -79,14 +79,14 @@ impl Client {
                 })
             }
             MountParam::WriteBack => {
-                let write_back = self.mount.write_back();
-                Arm::switch(write_back.is_on(), |on| write_back.set_on(on))
+                let dirty = self.mount.dirty_files();
+                Arm::switch(dirty.is_on(), |on| dirty.set_on(on))
             }
             MountParam::MaxDirtyMb => {
-                let write_back = self.mount.write_back();
-                Arm::number(write_back.bytes_max() >> 20, |mb: u64| write_back.set_bytes_max(mb << 20))
+                let dirty = self.mount.dirty_files();
+                Arm::number(dirty.bytes_max() >> 20, |mb: u64| dirty.set_bytes_max(mb << 20))
             }
-            MountParam::DirtyBytes => Arm::shown(self.mount.write_back().bytes()),
+            MountParam::DirtyBytes => Arm::shown(self.mount.dirty_files().bytes()),
             MountParam::DirAttrCache => Arm::switch(self.mount.caches(), |on| self.mount.set_caches(on)),
         }
     }

@@ -14,7 +14,7 @@ use crate::cache::kernel::{KernelCache, Stale};
 use crate::cache::pages::Pages;
 use crate::cache::returns::{AfterFlush, Returns};
 use crate::cache::tables::{Found, NameBefore, NameEffect, Tables};
-use crate::data::write_back::WriteBack;
+use crate::files::dirty_files::DirtyFiles;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -49,13 +49,13 @@ pub(crate) struct MetadataCache {
     kernel: RefCell<Option<Rc<dyn KernelCache>>>,
     returns: Returns,
     pages: Rc<Pages>,
-    write_back: Rc<WriteBack>,
+    dirty_files: Rc<DirtyFiles>,
     revokes: Cell<u64>,
     cancels: Cell<u64>,
 }
 
 impl MetadataCache {
-    pub(crate) fn new(ctx: &Rc<Ctx>, on: bool, pages: &Rc<Pages>, write_back: &Rc<WriteBack>) -> Rc<Self> {
+    pub(crate) fn new(ctx: &Rc<Ctx>, on: bool, pages: &Rc<Pages>, dirty_files: &Rc<DirtyFiles>) -> Rc<Self> {
         Rc::new(Self {
             ctx: ctx.clone(),
             on: Cell::new(on),
@@ -63,7 +63,7 @@ impl MetadataCache {
             kernel: RefCell::default(),
             returns: Returns::default(),
             pages: pages.clone(),
-            write_back: write_back.clone(),
+            dirty_files: dirty_files.clone(),
             revokes: Cell::new(0),
             cancels: Cell::new(0),
         })
@@ -78,7 +78,7 @@ impl MetadataCache {
     }
     /// The flags of a request whose reply may grant locks.
     pub(crate) fn wanted(&self) -> u32 {
-        match (self.on.get(), self.write_back.is_on()) {
+        match (self.on.get(), self.dirty_files.is_on()) {
             (false, _) => 0,
             (true, false) => flags::MAY_LOCK,
             (true, true) => flags::MAY_LOCK | flags::MAY_WRITE_BACK,
@@ -97,8 +97,8 @@ impl MetadataCache {
     pub(crate) fn pages(&self) -> &Pages {
         &self.pages
     }
-    pub(crate) fn write_back(&self) -> &WriteBack {
-        &self.write_back
+    pub(crate) fn dirty_files(&self) -> &DirtyFiles {
+        &self.dirty_files
     }
     pub(crate) fn set_kernel(&self, kernel: Rc<dyn KernelCache>) {
         *self.kernel.borrow_mut() = Some(kernel);
@@ -120,7 +120,7 @@ impl MetadataCache {
     }
     /// Whether bytes that were kept under these bits have to be at the OSTs before the bits are returned.
     fn must_flush(&self, fid: Fid, bits: InodeBits) -> bool {
-        bits.intersects(InodeBits::WRITE_BACK) && self.write_back.has(fid)
+        bits.intersects(InodeBits::WRITE_BACK) && self.dirty_files.has(fid)
     }
     /// Counts the times at which all locks have ended.
     pub(crate) fn era(&self) -> ConnEpoch {

@@ -41,11 +41,20 @@ impl Due {
 /// The return of a lock under which bytes of a file are kept: it waits until the OSTs have them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AfterFlush {
-    pub(crate) fid: Fid,
-    pub(crate) ack: Option<RevokeAck>,
-    pub(crate) cancel: Option<InodeCancel>,
+    fid: Fid,
+    ack: Option<RevokeAck>,
+    cancel: Option<InodeCancel>,
 }
 impl AfterFlush {
+    pub(crate) fn fid(&self) -> Fid {
+        self.fid
+    }
+    pub(crate) fn acknowledgement(&self) -> Option<RevokeAck> {
+        self.ack
+    }
+    pub(crate) fn cancellation(&self) -> Option<InodeCancel> {
+        self.cancel
+    }
     pub(super) fn ack(fid: Fid, ack: RevokeAck) -> Self {
         Self { fid, ack: Some(ack), cancel: None }
     }

@@ -4,7 +4,7 @@ use super::in_flight::Touches;
 use super::kernel::Stale;
 use super::metadata::{Changing, MetadataCache};
 use super::tables::{Found, NameEffect};
-use crate::data::write_back::WriteBack;
+use crate::files::dirty_files::DirtyFiles;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use nacre_node::Ctx;
@@ -80,7 +80,7 @@ impl super::kernel::KernelCache for NoKernel {
 impl Bed {
     fn new() -> Self {
         let ctx = Ctx::new(1);
-        let cache = MetadataCache::new(&ctx, true, &Rc::default(), &WriteBack::new(&ctx, false));
+        let cache = MetadataCache::new(&ctx, true, &Rc::default(), &DirtyFiles::new(&ctx, false));
         cache.set_kernel(Rc::new(NoKernel));
         Self { ctx, cache }
     }

@@ -170,7 +170,7 @@ impl Client {
             self.stats.bytes("write_bytes", len);
             return u32::try_from(len).map_err(|_| Failure::EINVAL);
         }
-        let order = match self.mount.write_back().has(file.fid) {
+        let order = match self.mount.dirty_files().has(file.fid) {
             true => {
                 drop(order);
                 self.exclusive(file, extent).await

@@ -2,16 +2,15 @@
 //!
 //! `io` reads and writes, `append` finds the end of a file and writes there, `long_append` and `append_pieces` keep the
 //! pieces of one append together, `allocate` is fallocate(2), `seek` finds data and holes, `stripes` maps ranges of a file to
-//! ranges of its objects, `space` adds up the space of the targets. `write_back` keeps written bytes, in the form of `dirty`,
-//! until they are sent.
+//! ranges of its objects, `space` adds up the space of the targets. `write_back` keeps written bytes until
+//! they are sent.
 
 mod allocate;
 mod append;
 mod append_pieces;
-mod dirty;
 pub(crate) mod io;
 pub(crate) mod long_append;
 mod seek;
 mod space;
 pub(crate) mod stripes;
-pub(crate) mod write_back;
+mod write_back;

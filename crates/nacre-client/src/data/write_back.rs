@@ -2,8 +2,8 @@
 //!
 //! Rules: (1) A write is kept here only while this mount holds WRITE_BACK of the file: then no other client has it open,
 //! or may open it without a request. Whoever opens it, or needs its size, has the bit revoked first; the revoke is
-//! acknowledged when all bytes are at the OSTs (`targets/lock_returns.rs`). (2) Bytes leave their file's [`DirtyBytes`] when
-//! they are sent, under an exclusive range of the file; what changes the file in another way sends them first, under its
+//! acknowledged when all bytes are at the OSTs (`targets/lock_returns.rs`). (2) Dirty bytes leave their file when they are
+//! sent, under an exclusive range of the file; what changes the file in another way sends them first, under its
 //! own range. So the OSTs get all changes of a byte in their order. (3) A read takes the bytes of the OSTs and puts the
 //! dirty ones over them. (4) The state of the objects is known here, with the dirty bytes in it, before a byte is
 //! kept: so this mount knows the size. (5) After an eviction by the MDT others may have changed the file: dirty bytes are
@@ -16,177 +16,44 @@
 
 use crate::api::WriteArgs;
 use crate::client::Client;
-use crate::data::dirty::{DirtyBytes, PIECE_BYTES_MAX, Run};
 use crate::data::io::check_end;
 use crate::data::stripes;
+use crate::files::dirty_bytes::{PIECE_BYTES_MAX, Run};
+use crate::files::dirty_files::DirtyFile;
 use crate::files::ranges::{RangeGuard, Share};
 use crate::files::state::{FileState, OwnChanges};
 use crate::files::table::Open;
 use crate::locks::under_lease::{Change, NO_LOCK};
 use crate::targets::bulk_rpcs::Bulk;
-use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use core::cell::{Cell, RefCell};
+use core::cell::RefCell;
 use core::time::Duration;
-use nacre_node::{Ctx, WaitList, join_all};
-use nacre_types::{Component, Errno, Extent, Failure, Fid, MdtIndex, Timestamp};
+use nacre_node::join_all;
+use nacre_types::{Component, Errno, Extent, Failure, Fid, Timestamp};
 use nacre_wire::ost::{ObjectState, Write};
-use nacre_wire::params::MountParam;
 
 /// Dirty bytes are sent at the latest after that time.
 const FLUSH_AFTER: Duration = Duration::from_millis(500);
-/// Pieces of one file beyond which it is flushed at once: each needs memory beside its bytes, and a request.
-const PIECES_MAX: usize = 8192;
 /// Pieces of one file that are sent at a time.
 const SENT_AT_A_TIME: usize = 8;
 /// Size of a block in `ObjectState::blocks`, and of the blocks in which an OST allocates.
 const SECTOR_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 4096;
 
-/// The dirty bytes of one file.
-pub(crate) struct DirtyFile {
-    /// The handle that has written last: the OSTs are asked through it.
-    open: RefCell<Rc<Open>>,
-    bytes: RefCell<DirtyBytes>,
-    /// When the latest byte was written.
-    mtime: Cell<Timestamp>,
-    /// Ranges under way to the OSTs.
-    sending: Cell<usize>,
-    /// The task that flushes later is to do so now.
-    is_due: Cell<bool>,
-    due: WaitList,
-    clean: WaitList,
-}
-
-impl DirtyFile {
-    fn fid(&self) -> Fid {
-        self.open.borrow().file.fid
-    }
-    fn is_clean(&self) -> bool {
-        self.bytes.borrow().is_empty() && self.sending.get() == 0
-    }
-    fn flush_now(&self) {
-        self.is_due.set(true);
-        self.due.wake_all();
-    }
-}
-
-/// The dirty files of a mount.
-pub(crate) struct WriteBack {
-    is_on: Cell<bool>,
-    files: RefCell<BTreeMap<Fid, Rc<DirtyFile>>>,
-    /// Bytes that are dirty or under way, and their bound.
-    bytes: Cell<u64>,
-    bytes_max: Cell<u64>,
-    room: WaitList,
-}
-
-impl WriteBack {
-    pub(crate) fn new(ctx: &Ctx, is_on: bool) -> Rc<Self> {
-        let bytes_max = u64::from(MountParam::MaxDirtyMb.row().default_u32()) << 20;
-        Rc::new(Self {
-            is_on: Cell::new(is_on),
-            files: RefCell::default(),
-            bytes: Cell::new(0),
-            bytes_max: Cell::new(bytes_max),
-            room: ctx.wait_list(),
-        })
-    }
-    pub(crate) fn is_on(&self) -> bool {
-        self.is_on.get()
-    }
-    /// Turns it on or off; bytes that are dirty are flushed at once.
-    pub(crate) fn set_on(&self, on: bool) {
-        self.is_on.set(on);
-        self.files.borrow().values().for_each(|file| file.flush_now());
-    }
-    /// Bytes that are dirty or under way.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.get()
-    }
-    pub(crate) fn bytes_max(&self) -> u64 {
-        self.bytes_max.get()
-    }
-    pub(crate) fn set_bytes_max(&self, bytes_max: u64) {
-        self.bytes_max.set(bytes_max);
-        self.room.wake_all();
-    }
-    pub(crate) fn is_idle(&self) -> bool {
-        self.files.borrow().is_empty()
-    }
-    /// Whether bytes of a file are dirty or under way.
-    pub(crate) fn has(&self, fid: Fid) -> bool {
-        self.files.borrow().contains_key(&fid)
-    }
-    fn get(&self, fid: Fid) -> Option<Rc<DirtyFile>> {
-        self.files.borrow().get(&fid).cloned()
-    }
-    fn all(&self) -> Vec<Rc<DirtyFile>> {
-        self.files.borrow().values().cloned().collect()
-    }
-    /// The dirty files of an MDT.
-    pub(crate) fn fids(&self, mdt: MdtIndex) -> Vec<Fid> {
-        self.files.borrow().keys().filter(|fid| fid.mdt() == mdt).copied().collect()
-    }
-    /// Waits until all bytes of these files that are dirty now are at the OSTs, or lost.
-    pub(crate) async fn flushed(&self, fids: &[Fid]) {
-        for file in fids.iter().filter_map(|fid| self.get(*fid)) {
-            while !file.is_clean() {
-                file.flush_now();
-                file.clean.wait().await;
-            }
-        }
-    }
-    fn took(&self, bytes: u64) {
-        self.bytes.set(self.bytes.get() + bytes);
-    }
-    fn released(&self, bytes: u64) {
-        self.bytes.set(self.bytes.get().saturating_sub(bytes));
-        self.room.wake_all();
-    }
-    /// Forgets a file that has no dirty bytes any more.
-    fn settle(&self, file: &DirtyFile) {
-        if file.is_clean() {
-            let fid = file.fid();
-            let is_listed = self.get(fid).is_some_and(|listed| core::ptr::eq(Rc::as_ptr(&listed), file));
-            if is_listed {
-                self.files.borrow_mut().remove(&fid);
-            }
-            file.flush_now(); // its task ends
-            file.clean.wake_all();
-        }
-    }
-    /// An MDT has evicted this mount: the dirty bytes of its files are lost.
-    pub(crate) fn evicted(&self, mdt: MdtIndex) {
-        for file in self.all().into_iter().filter(|file| file.fid().mdt() == mdt) {
-            let lost: u64 = file.bytes.borrow_mut().take(Extent::ALL).iter().map(Run::len).sum();
-            if lost > 0 {
-                self.released(lost);
-                let state = &file.open.borrow().file;
-                tracing::error!(fid = %state.fid, lost,
-                    "the MDT has evicted this mount while it kept bytes that the OSTs did not have: they are lost, and \
-                     fsync or close reports EIO");
-                state.write_failed(Failure::EIO);
-            }
-            self.settle(&file);
-        }
-    }
-}
-
 impl Client {
     /// Whether a write through this handle may be kept here now.
     fn may_write_back(&self, open: &Open) -> bool {
-        self.mount.write_back().is_on()
+        self.mount.dirty_files().is_on()
             && self.mount.mdt_of(open.file.fid).is_some_and(|mdt| mdt.may_write_back(open.file.fid))
     }
     /// Waits until there is room for the bytes of one more write, before it takes its place among the operations of the file.
     pub(crate) async fn room_to_write_back(&self, open: &Open) {
-        let write_back = self.mount.write_back();
-        while write_back.bytes() >= write_back.bytes_max() && self.may_write_back(open) {
-            write_back.all().iter().for_each(|file| file.flush_now());
-            write_back.room.wait().await;
+        let dirty = self.mount.dirty_files();
+        while dirty.is_full() && self.may_write_back(open) {
+            dirty.flush_now();
+            dirty.room().await;
         }
     }
 
@@ -223,39 +90,13 @@ impl Client {
         Ok(true)
     }
     fn keep(&self, open: &Rc<Open>, offset: u64, data: &Bytes, mtime: Timestamp) {
-        let write_back = self.mount.write_back();
-        let known = write_back.get(open.file.fid);
-        let is_new = known.is_none();
-        let dirty = known.unwrap_or_else(|| {
-            Rc::new(DirtyFile {
-                open: RefCell::new(open.clone()),
-                bytes: RefCell::default(),
-                mtime: Cell::new(mtime),
-                sending: Cell::new(0),
-                is_due: Cell::new(false),
-                due: self.ctx.wait_list(),
-                clean: self.ctx.wait_list(),
-            })
-        });
-        let (full, pieces) = {
-            let mut bytes = dirty.bytes.borrow_mut();
-            let before = bytes.bytes();
-            bytes.write(offset, data);
-            write_back.took(bytes.bytes() - before);
-            (bytes.full_piece(offset), bytes.pieces())
-        };
-        *dirty.open.borrow_mut() = open.clone();
-        dirty.mtime.set(mtime);
-        if is_new {
-            write_back.files.borrow_mut().insert(open.file.fid, dirty.clone());
-            self.ctx.spawn(self.me().flush_later(dirty.clone()));
+        let kept = self.mount.dirty_files().keep(&self.ctx, open, offset, data, mtime);
+        if kept.is_first() {
+            self.ctx.spawn(self.me().flush_later(kept.file().clone()));
         }
-        if let Some(full) = full {
-            let (client, dirty) = (self.me(), dirty.clone());
-            self.ctx.spawn(async move { client.flush_range(&dirty, full).await });
-        }
-        if pieces >= PIECES_MAX {
-            dirty.flush_now();
+        if let Some(full) = kept.full() {
+            let client = self.me();
+            self.ctx.spawn(async move { client.flush_range(kept.file(), full).await });
         }
     }
     /// Whether the state of every object is known, with the changes of this mount; asks for it otherwise.
@@ -283,16 +124,13 @@ impl Client {
     /// Flushes a file once its first byte is old enough, or when somebody needs it, until it has no dirty bytes.
     async fn flush_later(self: Rc<Self>, dirty: Rc<DirtyFile>) {
         while !dirty.is_clean() {
-            if !dirty.is_due.get() {
-                let _due = self.ctx.timeout(self.ctx.now() + FLUSH_AFTER, dirty.due.wait()).await;
-            }
-            dirty.is_due.set(false);
+            dirty.due(&self.ctx, self.ctx.now() + FLUSH_AFTER).await;
             self.flush_dirty(&dirty).await;
         }
     }
     /// Sends all bytes of a file that are dirty now; returns when they are at the OSTs, or lost.
     async fn flush_dirty(&self, dirty: &DirtyFile) {
-        let ranges = RefCell::new(dirty.bytes.borrow().ranges().into_iter());
+        let ranges = RefCell::new(dirty.ranges().into_iter());
         let next = || ranges.borrow_mut().next();
         let senders = (0..SENT_AT_A_TIME).map(|_| async {
             while let Some(range) = next() {
@@ -310,16 +148,14 @@ impl Client {
     }
     /// Sends the dirty bytes of a range that the caller holds exclusively.
     async fn send_dirty(&self, dirty: &DirtyFile, range: Extent) {
-        let write_back = self.mount.write_back();
-        let runs = dirty.bytes.borrow_mut().take(range);
+        let runs = dirty.begin(range);
         if runs.is_empty() {
             return;
         }
-        dirty.sending.set(dirty.sending.get() + 1);
-        let (open, mtime) = (dirty.open.borrow().clone(), dirty.mtime.get());
+        let (open, mtime) = dirty.last_write();
         let evictions = self.mount.mdt_of(open.file.fid).map_or(0, |mdt| mdt.evictions());
         for run in runs {
-            let (offset, len) = (run.offset, run.len());
+            let (offset, len) = (run.offset(), run.len());
             if let Err(error) = self.send_run(&open, run, mtime, evictions).await {
                 let error = match error {
                     Failure::Errno(errno) => errno,
@@ -329,19 +165,18 @@ impl Client {
                     "bytes that a program has written could not be stored: they are lost, and fsync or close reports it");
                 open.file.write_failed(error.into());
             }
-            write_back.released(len);
+            self.mount.dirty_files().left(len);
         }
-        dirty.sending.set(dirty.sending.get() - 1);
-        write_back.settle(dirty);
+        self.mount.dirty_files().sent(dirty);
     }
     async fn send_run(&self, open: &Open, run: Run, mtime: Timestamp, evictions: u64) -> Result<(), Failure> {
         let file = &open.file;
         let component = file.component()?;
-        let ranges = stripes::by_object(&component, run.offset, run.len());
+        let ranges = stripes::by_object(&component, run.offset(), run.len());
         let sent = ranges.iter().map(|range| {
             let data = match range.len == run.len() {
-                true => run.data.clone(),
-                false => stripes::gather_parts(range, &run.data),
+                true => run.data().to_vec(),
+                false => stripes::gather_parts(range, run.data()),
             };
             async move {
                 debug_assert!(range.len <= PIECE_BYTES_MAX);
@@ -369,13 +204,13 @@ impl Client {
 
     /// Sends the dirty bytes of a file and waits until the OSTs have them.
     pub(crate) async fn flush_file(&self, fid: Fid) {
-        if let Some(dirty) = self.mount.write_back().get(fid) {
+        if let Some(dirty) = self.mount.dirty_files().get(fid) {
             self.flush_dirty(&dirty).await;
         }
     }
     /// The same for all files.
     pub(crate) async fn flush_files(&self) {
-        let files = self.mount.write_back().all();
+        let files = self.mount.dirty_files().all();
         join_all(files.iter().map(|dirty| self.flush_dirty(dirty))).await;
     }
     /// A place among the operations of a file that is to change in another way than by kept writes: the OSTs have its dirty
@@ -384,7 +219,7 @@ impl Client {
         let mut locked = extent;
         loop {
             let guard = file.ranges.acquire(&self.ctx, locked, Share::Exclusive).await;
-            let Some(dirty) = self.mount.write_back().get(file.fid) else { return guard };
+            let Some(dirty) = self.mount.dirty_files().get(file.fid) else { return guard };
             if locked == Extent::ALL {
                 self.send_dirty(&dirty, Extent::ALL).await;
                 return guard;
@@ -395,7 +230,7 @@ impl Client {
 
     /// The size of a file with dirty bytes. `None`: it has none. The caller holds a range of it, so that none leave.
     pub(crate) fn dirty_size(&self, file: &FileState, component: &Component) -> Option<u64> {
-        self.mount.write_back().get(file.fid)?;
+        self.mount.dirty_files().get(file.fid)?;
         match file.states() {
             Some(OwnChanges::States(states)) => Some(stripes::resolve(component, &states).size),
             _ => None,
@@ -403,21 +238,20 @@ impl Client {
     }
     /// Bytes of a file from `offset` on, all of them dirty; the caller holds the range.
     pub(crate) fn read_dirty(&self, fid: Fid, offset: u64, len: u64) -> Option<Bytes> {
-        let dirty = self.mount.write_back().get(fid)?;
-        let bytes = dirty.bytes.borrow();
-        if !bytes.cover(Extent::new(offset, offset + len)) {
+        let dirty = self.mount.dirty_files().get(fid)?;
+        if !dirty.covers(Extent::new(offset, offset + len)) {
             return None;
         }
         let mut out = alloc::vec![0; usize::try_from(len).ok()?];
-        bytes.copy_over(offset, &mut out);
+        dirty.copy_over(offset, &mut out);
         Some(Bytes::from(out))
     }
     /// Puts dirty bytes over those of the OSTs, with zeros behind these up to `len` bytes; the caller holds the range.
     pub(crate) fn with_dirty(&self, fid: Fid, offset: u64, len: u64, read: Vec<Bytes>) -> Vec<Bytes> {
-        let Some(dirty) = self.mount.write_back().get(fid) else { return read };
+        let Some(dirty) = self.mount.dirty_files().get(fid) else { return read };
         let mut out = read.concat();
         out.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
-        dirty.bytes.borrow().copy_over(offset, &mut out);
+        dirty.copy_over(offset, &mut out);
         alloc::vec![Bytes::from(out)]
     }
 }

@@ -3,11 +3,13 @@
 //! `open` has opens and the end of handles, `late_opens` has the opens that the MDT does not know, `table` has the open
 //! handles, `state` the state per file; `closes` combines closes into batches, with `close_queue` and `kept_closes`; `ranges` orders the
 //! operations of this mount on one file; `atime` keeps access times; `eviction` handles evictions, `lost` records the
-//! handles whose file locks an eviction released.
+//! handles whose file locks an eviction released; `dirty_files` has bytes that were written and not sent, in `dirty_bytes`.
 
 pub(crate) mod atime;
 pub(crate) mod close_queue;
 mod closes;
+pub(crate) mod dirty_bytes;
+pub(crate) mod dirty_files;
 mod eviction;
 pub(crate) mod kept_closes;
 pub(crate) mod late_opens;

@@ -128,7 +128,7 @@ impl Client {
     /// An open as it is sent: a mount that keeps bytes has the MDT note all opens of the file.
     fn asking_for_write_back(&self, how: OpenHow) -> OpenHow {
         let is_writer = how.flags & open_flags::ACCMODE != 0;
-        let asks = is_writer && self.mount.write_back().is_on();
+        let asks = is_writer && self.mount.dirty_files().is_on();
         OpenHow { flags: how.flags | if asks { open_flags::WRITE_BACK } else { 0 }, ..how }
     }
 

@@ -46,11 +46,11 @@ impl Mdt {
     /// Returns locks under which bytes are kept, when the OSTs have them. The MDT is told meanwhile that this goes on.
     async fn return_after_flush(self: Rc<Self>, after: Vec<AfterFlush>) {
         let era = self.cache().era();
-        let fids: Vec<Fid> = after.iter().map(|after| after.fid).collect();
-        let acks: Vec<RevokeAck> = after.iter().filter_map(|after| after.ack).collect();
+        let fids: Vec<Fid> = after.iter().map(AfterFlush::fid).collect();
+        let acks: Vec<RevokeAck> = after.iter().filter_map(AfterFlush::acknowledgement).collect();
         loop {
             let at = self.ctx().now() + FLUSHING_INTERVAL;
-            let flushed = self.ctx().timeout(at, self.cache().write_back().flushed(&fids)).await;
+            let flushed = self.ctx().timeout(at, self.cache().dirty_files().flushed(&fids)).await;
             if self.cache().era() != era {
                 return; // the locks have ended
             }
@@ -67,13 +67,13 @@ impl Mdt {
                 }
             }
         }
-        let cancels = after.iter().filter_map(|after| after.cancel).collect();
+        let cancels = after.iter().filter_map(AfterFlush::cancellation).collect();
         self.cache().returns().add(Vec::new(), acks, cancels);
         self.return_locks();
     }
     /// After a restart of the MDT: it is told that no former lock is used once the bytes kept under them are at the OSTs.
     async fn end_former_after_flush(self: Rc<Self>, fids: Vec<Fid>) {
-        self.cache().write_back().flushed(&fids).await;
+        self.cache().dirty_files().flushed(&fids).await;
         self.cache().returns().add_former_locks_ended();
         self.return_locks();
     }
@@ -81,7 +81,7 @@ impl Mdt {
         while let Some(due) = self.cache().returns().take() {
             let (stale, ended, mut former_locks_ended, acks, cancels) = due;
             let dirty =
-                if former_locks_ended { self.cache().write_back().fids(self.index()) } else { Vec::new() };
+                if former_locks_ended { self.cache().dirty_files().fids(self.index()) } else { Vec::new() };
             if !dirty.is_empty() {
                 former_locks_ended = false;
                 self.ctx().spawn(self.clone().end_former_after_flush(dirty));

@@ -36,7 +36,7 @@ pub(crate) struct Options {
     pub(crate) uring: Uring,
     pub(crate) interrupts: Interrupts,
     /// Whether writes may be kept for a moment; `None`: the command decides.
-    pub(crate) write_back: Option<bool>,
+    write_back: Option<bool>,
     atime: Atime,
     no_dir_atime: bool,
     lazy_time: bool,
@@ -87,6 +87,15 @@ impl Options {
         let is_from_table = |word: &str| FROM_TABLE.contains(&word.split('=').next().unwrap_or_default());
         let all = shown.split(',').chain(words.iter().map(String::as_str));
         Self::parse(&all.filter(|word| !is_from_table(word)).map(str::to_owned).collect::<Vec<_>>())
+    }
+    /// Whether writes may be kept for a moment, if the command would choose `default`.
+    pub(crate) fn write_back(&self, default: bool) -> bool {
+        self.write_back.unwrap_or(default)
+    }
+    /// Writes are not kept, unless a word says so.
+    pub(crate) fn writing_through(mut self) -> Self {
+        self.write_back.get_or_insert(false);
+        self
     }
     pub(crate) fn atime(&self) -> AtimePolicy {
         let directories = if self.no_dir_atime { Atime::Never } else { self.atime };

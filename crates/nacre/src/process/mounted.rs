@@ -136,7 +136,7 @@ pub(crate) fn attach(
         instance: Some(instance),
         read_only: options.read_only,
         atime: options.atime(),
-        write_back: options.write_back.unwrap_or(true),
+        write_back: options.write_back(true),
     };
     let interrupts = options.interrupts;
     // Tools reach the island under the name that parameters and metrics have for the mount.

@@ -7,7 +7,7 @@ mod watch;
 use crate::api::MountConfig;
 use crate::cache::kernel::KernelCache;
 use crate::cache::pages::Pages;
-use crate::data::write_back::WriteBack;
+use crate::files::dirty_files::DirtyFiles;
 use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
 use alloc::collections::BTreeMap;
@@ -44,7 +44,7 @@ pub(crate) struct Mount {
     /// The kernel's cache, which relies on that of this mount.
     kernel: RefCell<Option<Rc<dyn KernelCache>>>,
     pages: Rc<Pages>,
-    write_back: Rc<WriteBack>,
+    dirty_files: Rc<DirtyFiles>,
     /// The log has a line about an MDT that this build does not use.
     warned_of_mdts: Cell<bool>,
 }
@@ -86,7 +86,7 @@ impl Mount {
             caches: Cell::new(MountParam::DirAttrCache.row().default_switch()),
             kernel: RefCell::default(),
             pages: Rc::default(),
-            write_back: WriteBack::new(ctx, config.write_back),
+            dirty_files: DirtyFiles::new(ctx, config.write_back),
             warned_of_mdts: Cell::new(false),
         }
     }
@@ -146,8 +146,8 @@ impl Mount {
         &self.pages
     }
     /// Written bytes that the OSTs do not have.
-    pub(crate) fn write_back(&self) -> &Rc<WriteBack> {
-        &self.write_back
+    pub(crate) fn dirty_files(&self) -> &Rc<DirtyFiles> {
+        &self.dirty_files
     }
     pub(crate) fn set_kernel(&self, kernel: Rc<dyn KernelCache>) {
         self.mdts().iter().for_each(|mdt| mdt.cache().set_kernel(kernel.clone()));

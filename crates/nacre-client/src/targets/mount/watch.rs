@@ -135,7 +135,7 @@ impl Client {
                     let target = self.place(known, &entry, MDT_MOD_RPCS);
                     if is_new {
                         let cache =
-                            MetadataCache::new(&self.ctx, mount.caches(), mount.pages(), mount.write_back());
+                            MetadataCache::new(&self.ctx, mount.caches(), mount.pages(), mount.dirty_files());
                         mount.kernel().into_iter().for_each(|kernel| cache.set_kernel(kernel));
                         let mdt = Mdt::new(&self.ctx, index, target, cache);
                         self.adopt_mdt(&mdt);

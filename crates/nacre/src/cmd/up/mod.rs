@@ -81,10 +81,8 @@ pub(crate) struct UpArgs {
 
 impl UpArgs {
     fn mount_options(&self) -> Result<Options> {
-        let mut options = self.options.parse(self.no_uring)?;
         // The servers die with the mount: what they have survives both, what the mount kept would not.
-        options.write_back.get_or_insert(false);
-        Ok(options)
+        self.options.parse(self.no_uring).map(Options::writing_through)
     }
 }
 /// OSTs of a new file system.

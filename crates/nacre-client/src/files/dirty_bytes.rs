@@ -2,7 +2,7 @@
 //!
 //! Invariants: pieces do not overlap; a byte is in at most one piece, with its latest value. Small writes that continue a
 //! piece are copied into it, so that a piece does not keep the kernel's buffers; large ones are kept as they are. Pure: not
-//! here is when they are sent, and by whom (`write_back`). Bounded by the caller.
+//! here is when they are sent, and by whom (`data/write_back.rs`). Bounded by the caller.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -97,10 +97,16 @@ pub(crate) struct DirtyBytes {
 /// Dirty bytes that follow each other, taken to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Run {
-    pub(crate) offset: u64,
-    pub(crate) data: Vec<Bytes>,
+    offset: u64,
+    data: Vec<Bytes>,
 }
 impl Run {
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+    pub(crate) fn data(&self) -> &[Bytes] {
+        &self.data
+    }
     pub(crate) fn len(&self) -> u64 {
         self.data.iter().map(|part| part.len() as u64).sum()
     }

@@ -1,0 +1,251 @@
+//! The files of a mount with dirty bytes: written by a program, and not at the OSTs yet.
+//!
+//! Bounded: by `llite.*.max_dirty_mb` for all files together (the caller waits for room). Not here: when bytes may be kept, and
+//! their way to the OSTs (`data/write_back.rs`, which has the rules).
+
+use crate::files::dirty_bytes::{DirtyBytes, Run};
+use crate::files::table::Open;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::cell::{Cell, RefCell};
+use nacre_node::{Ctx, WaitList};
+use nacre_types::{Extent, Failure, Fid, Instant, MdtIndex, Timestamp};
+use nacre_wire::params::MountParam;
+
+/// Pieces of one file beyond which it is flushed at once: each needs memory beside its bytes, and a request.
+const PIECES_MAX: usize = 8192;
+
+/// The dirty bytes of one file.
+pub(crate) struct DirtyFile {
+    /// The handle that has written last: the OSTs are asked through it.
+    open: RefCell<Rc<Open>>,
+    bytes: RefCell<DirtyBytes>,
+    /// When the latest byte was written.
+    mtime: Cell<Timestamp>,
+    /// Ranges under way to the OSTs.
+    sending: Cell<usize>,
+    /// The task that flushes later is to do so now.
+    is_due: Cell<bool>,
+    due: WaitList,
+    clean: WaitList,
+}
+
+impl DirtyFile {
+    pub(crate) fn fid(&self) -> Fid {
+        self.open.borrow().file.fid
+    }
+    /// The handle that has written last, and when.
+    pub(crate) fn last_write(&self) -> (Rc<Open>, Timestamp) {
+        (self.open.borrow().clone(), self.mtime.get())
+    }
+    pub(crate) fn is_clean(&self) -> bool {
+        self.bytes.borrow().is_empty() && self.sending.get() == 0
+    }
+    pub(crate) fn flush_now(&self) {
+        self.is_due.set(true);
+        self.due.wake_all();
+    }
+    /// Waits until the file is to be flushed, at the latest until `at`.
+    pub(crate) async fn due(&self, ctx: &Ctx, at: Instant) {
+        if !self.is_due.get() {
+            let _due = ctx.timeout(at, self.due.wait()).await;
+        }
+        self.is_due.set(false);
+    }
+    /// Ranges with dirty bytes, none longer than a request.
+    pub(crate) fn ranges(&self) -> Vec<Extent> {
+        self.bytes.borrow().ranges()
+    }
+    /// Takes the dirty bytes of a range; they are under way until [`DirtyFiles::sent`].
+    pub(crate) fn begin(&self, range: Extent) -> Vec<Run> {
+        let runs = self.bytes.borrow_mut().take(range);
+        if !runs.is_empty() {
+            self.sending.set(self.sending.get() + 1);
+        }
+        runs
+    }
+    /// Whether every byte of a range is dirty.
+    pub(crate) fn covers(&self, range: Extent) -> bool {
+        self.bytes.borrow().cover(range)
+    }
+    /// Copies the dirty bytes from `offset` on over `out`.
+    pub(crate) fn copy_over(&self, offset: u64, out: &mut [u8]) {
+        self.bytes.borrow().copy_over(offset, out);
+    }
+}
+
+/// The outcome of keeping bytes.
+pub(crate) struct Kept {
+    file: Rc<DirtyFile>,
+    is_first: bool,
+    full: Option<Extent>,
+}
+impl Kept {
+    pub(crate) fn file(&self) -> &Rc<DirtyFile> {
+        &self.file
+    }
+    /// Whether the file had no dirty bytes: it needs a task that flushes it.
+    pub(crate) fn is_first(&self) -> bool {
+        self.is_first
+    }
+    /// A range that fills a request.
+    pub(crate) fn full(&self) -> Option<Extent> {
+        self.full
+    }
+}
+
+/// The dirty files of a mount.
+pub(crate) struct DirtyFiles {
+    is_on: Cell<bool>,
+    files: RefCell<BTreeMap<Fid, Rc<DirtyFile>>>,
+    /// Bytes that are dirty or under way, and their bound.
+    bytes: Cell<u64>,
+    bytes_max: Cell<u64>,
+    room: WaitList,
+}
+
+impl DirtyFiles {
+    pub(crate) fn new(ctx: &Ctx, is_on: bool) -> Rc<Self> {
+        let bytes_max = u64::from(MountParam::MaxDirtyMb.row().default_u32()) << 20;
+        Rc::new(Self {
+            is_on: Cell::new(is_on),
+            files: RefCell::default(),
+            bytes: Cell::new(0),
+            bytes_max: Cell::new(bytes_max),
+            room: ctx.wait_list(),
+        })
+    }
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.get()
+    }
+    /// Whether bytes are kept from now on; those that are dirty are flushed at once.
+    pub(crate) fn set_on(&self, on: bool) {
+        self.is_on.set(on);
+        self.flush_now();
+    }
+    /// Has all files flushed at once.
+    pub(crate) fn flush_now(&self) {
+        self.files.borrow().values().for_each(|file| file.flush_now());
+    }
+    /// Bytes that are dirty or under way.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.bytes_max.get()
+    }
+    pub(crate) fn set_bytes_max(&self, bytes_max: u64) {
+        self.bytes_max.set(bytes_max);
+        self.room.wake_all();
+    }
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes.get() >= self.bytes_max.get()
+    }
+    /// Waits until bytes have left.
+    pub(crate) async fn room(&self) {
+        self.room.wait().await;
+    }
+    pub(crate) fn is_idle(&self) -> bool {
+        self.files.borrow().is_empty()
+    }
+    /// Whether bytes of a file are dirty or under way.
+    pub(crate) fn has(&self, fid: Fid) -> bool {
+        self.files.borrow().contains_key(&fid)
+    }
+    pub(crate) fn get(&self, fid: Fid) -> Option<Rc<DirtyFile>> {
+        self.files.borrow().get(&fid).cloned()
+    }
+    pub(crate) fn all(&self) -> Vec<Rc<DirtyFile>> {
+        self.files.borrow().values().cloned().collect()
+    }
+    /// The dirty files of an MDT.
+    pub(crate) fn fids(&self, mdt: MdtIndex) -> Vec<Fid> {
+        self.files.borrow().keys().filter(|fid| fid.mdt() == mdt).copied().collect()
+    }
+    /// Waits until all bytes of these files that are dirty now are at the OSTs, or lost.
+    pub(crate) async fn flushed(&self, fids: &[Fid]) {
+        for file in fids.iter().filter_map(|fid| self.get(*fid)) {
+            while !file.is_clean() {
+                file.flush_now();
+                file.clean.wait().await;
+            }
+        }
+    }
+    /// Keeps the bytes of a write through a handle.
+    pub(crate) fn keep(
+        &self,
+        ctx: &Ctx,
+        open: &Rc<Open>,
+        offset: u64,
+        data: &Bytes,
+        mtime: Timestamp,
+    ) -> Kept {
+        let known = self.get(open.file.fid);
+        let is_first = known.is_none();
+        let file = known.unwrap_or_else(|| {
+            Rc::new(DirtyFile {
+                open: RefCell::new(open.clone()),
+                bytes: RefCell::default(),
+                mtime: Cell::new(mtime),
+                sending: Cell::new(0),
+                is_due: Cell::new(false),
+                due: ctx.wait_list(),
+                clean: ctx.wait_list(),
+            })
+        });
+        if is_first {
+            self.files.borrow_mut().insert(open.file.fid, file.clone());
+        }
+        let (full, pieces) = {
+            let mut bytes = file.bytes.borrow_mut();
+            let before = bytes.bytes();
+            bytes.write(offset, data);
+            self.bytes.set(self.bytes.get() + bytes.bytes() - before);
+            (bytes.full_piece(offset), bytes.pieces())
+        };
+        *file.open.borrow_mut() = open.clone();
+        file.mtime.set(mtime);
+        if pieces >= PIECES_MAX {
+            file.flush_now();
+        }
+        Kept { file, is_first, full }
+    }
+    /// Bytes have arrived at the OSTs, or are lost.
+    pub(crate) fn left(&self, bytes: u64) {
+        self.bytes.set(self.bytes.get().saturating_sub(bytes));
+        self.room.wake_all();
+    }
+    /// What [`DirtyFile::begin`] has taken is not under way any more.
+    pub(crate) fn sent(&self, file: &DirtyFile) {
+        file.sending.set(file.sending.get() - 1);
+        self.forget_if_clean(file);
+    }
+    fn forget_if_clean(&self, file: &DirtyFile) {
+        if !file.is_clean() {
+            return;
+        }
+        let fid = file.fid();
+        if self.get(fid).is_some_and(|listed| core::ptr::eq(Rc::as_ptr(&listed), file)) {
+            self.files.borrow_mut().remove(&fid);
+        }
+        file.flush_now(); // its task ends
+        file.clean.wake_all();
+    }
+    /// An MDT has evicted this mount: the dirty bytes of its files are lost.
+    pub(crate) fn evicted(&self, mdt: MdtIndex) {
+        for file in self.all().into_iter().filter(|file| file.fid().mdt() == mdt) {
+            let lost: u64 = file.bytes.borrow_mut().take(Extent::ALL).iter().map(Run::len).sum();
+            if lost > 0 {
+                self.left(lost);
+                let state = &file.open.borrow().file;
+                tracing::error!(fid = %state.fid, lost,
+                    "the MDT has evicted this mount while it kept bytes that the OSTs did not have: they are lost, and \
+                     fsync or close reports EIO");
+                state.write_failed(Failure::EIO);
+            }
+            self.forget_if_clean(&file);
+        }
+    }
+}

@@ -3,8 +3,8 @@
 //! Times are those of the island's clock, which does not advance within a visit: an operation that did not wait counts as
 //! 0 µs. Names are constants of the code, so a table is bounded.
 
-use alloc::collections::BTreeMap;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt::Write;
 use core::time::Duration;
 use nacre_types::{Samples, Timestamp, clocks};
@@ -13,14 +13,15 @@ use nacre_types::{Samples, Timestamp, clocks};
 #[derive(Debug)]
 pub struct OpStats {
     start: Timestamp,
-    /// With the unit of each.
-    counters: BTreeMap<&'static str, (Samples, &'static str)>,
+    /// Name and unit of each, in the order of their first use. There are few, and they are almost always found by the
+    /// address of their name.
+    counters: Vec<(&'static str, &'static str, Samples)>,
 }
 
 impl OpStats {
     /// Counters that start now.
     pub fn new(now: Timestamp) -> Self {
-        Self { start: now, counters: BTreeMap::new() }
+        Self { start: now, counters: Vec::new() }
     }
     /// Counts an operation and its duration.
     pub fn count(&mut self, operation: &'static str, took: Duration) {
@@ -31,12 +32,20 @@ impl OpStats {
         self.add(name, "bytes", bytes);
     }
     fn add(&mut self, name: &'static str, unit: &'static str, value: u64) {
-        self.counters.entry(name).or_insert((Samples::default(), unit)).0.add(value);
+        let found = self.counters.iter().position(|(counted, ..)| core::ptr::eq(*counted, name));
+        let found = found.or_else(|| self.counters.iter().position(|(counted, ..)| *counted == name));
+        let at = found.unwrap_or_else(|| {
+            self.counters.push((name, unit, Samples::default()));
+            self.counters.len() - 1
+        });
+        self.counters[at].2.add(value);
     }
     /// As `lctl get_param` prints it.
     pub fn render(&self, now: Timestamp) -> String {
         let mut out = clocks(self.start, now, "", 36);
-        for (name, (samples, unit)) in &self.counters {
+        let mut sorted: Vec<_> = self.counters.iter().collect();
+        sorted.sort_unstable_by_key(|(name, ..)| *name);
+        for (name, unit, samples) in sorted {
             writeln!(out, "{name:<35} {}", samples.line(unit)).expect("a string takes everything");
         }
         out

@@ -8,7 +8,7 @@ use crate::log::segment::{LogWriter, RecordKind, RowOp};
 use crate::table;
 use crate::table::accounts::{AccountId, Accounts, Usage, account_key, account_value, ids_of, parse_account};
 use crate::table::key::Key;
-use crate::table::memtable::{Memtable, NO_SLOT, Slot, Undo};
+use crate::table::memtable::{Memtable, Slot, Undo};
 use crate::table::pins::Pins;
 use crate::table::run::Run;
 use crate::table::run_set::RunSet;
@@ -123,13 +123,13 @@ impl State {
         self.mem.row(slot).touch() == self.serial
     }
     /// Writes or deletes a row in the open transaction.
-    pub(crate) fn write_row(&mut self, key: Key, hint: Slot, value: Option<Bytes>) {
+    pub(crate) fn write_row(&mut self, key: Key, value: Option<Bytes>) {
         match &value {
             Some(value) => self.log.put(key.raw(), value),
             None => self.log.delete(key.raw()),
         }
         let below = value.is_some() || self.below(key.raw());
-        self.mem.write(key, hint, value, below, &mut self.undo);
+        self.mem.write(key, value, below, &mut self.undo);
     }
     /// Deletes rows of a range in the open transaction.
     pub(crate) fn delete_rows(&mut self, from: Key, to: Key) {
@@ -233,10 +233,10 @@ impl State {
             }
             RowOp::Put { key, value } => {
                 let value = Some(Bytes::copy_from_slice(value));
-                self.mem.write(Key::from_raw(key), NO_SLOT, value, below, &mut self.undo);
+                self.mem.write(Key::from_raw(key), value, below, &mut self.undo);
             }
             RowOp::Delete { key } => {
-                self.mem.write(Key::from_raw(key), NO_SLOT, None, below, &mut self.undo);
+                self.mem.write(Key::from_raw(key), None, below, &mut self.undo);
             }
             RowOp::DeleteRange { from, to } => {
                 self.mem.delete_range(Key::from_raw(from), Key::from_raw(to), below, &mut self.undo);

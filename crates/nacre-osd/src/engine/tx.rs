@@ -2,7 +2,7 @@
 
 use crate::engine::state::{Save, State};
 use crate::table::key::Key;
-use crate::table::memtable::{NO_SLOT, Slot};
+use crate::table::memtable::Slot;
 use crate::table::pins::Pins;
 use crate::table::{self, Table};
 use alloc::vec::Vec;
@@ -29,16 +29,10 @@ impl<'a> Tx<'a> {
     }
     /// The row, if the key may be looked at.
     fn look(&self, key: &Key) -> Option<Option<Slot>> {
-        match self.pins.slot(key) {
-            Some(slot) if slot != NO_SLOT => return Some(Some(slot)),
-            Some(_) => return Some(self.state.mem.slot(key)),
-            None => {}
-        }
-        let slot = self.state.mem.slot(key);
-        if self.pins.covers(key) {
-            return Some(slot);
-        }
-        slot.filter(|s| self.state.is_written_here(*s)).map(Some)
+        let Some(slot) = self.state.mem.slot(key) else { return self.pins.is_absent(key).then_some(None) };
+        // A row that has been inserted since the fetch has been used since then.
+        let pinned = self.pins.holds(self.state.mem.row(slot).touch()) || self.state.is_written_here(slot);
+        pinned.then_some(Some(slot))
     }
     /// The row, or `None`.
     ///
@@ -92,9 +86,7 @@ impl<'a> Tx<'a> {
             "the engine's own tables: usage changes through `account` only"
         );
         assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
-        let key = Key::new(table, key);
-        let hint = self.pins.slot(&key).unwrap_or(NO_SLOT);
-        self.state.write_row(key, hint, value);
+        self.state.write_row(Key::new(table, key), value);
     }
     /// Writes a row.
     pub fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>) {

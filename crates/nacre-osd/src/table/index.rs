@@ -51,13 +51,10 @@ impl Index {
         }
         (slot != NO_SLOT).then_some(slot)
     }
-    /// Rows in the order of their keys.
-    pub(crate) fn range<'a>(
-        &'a self,
-        from: &Key,
-        to: Bound<&Key>,
-    ) -> impl Iterator<Item = (&'a Key, Slot)> + use<'a> {
-        self.tree.range::<Key, _>((Bound::Included(from), to)).map(|(key, slot)| (key, *slot))
+    /// Rows from a key on, in the order of their keys. (Its readers compare with the end of their range as they go: the
+    /// tree would search for it as well, and most ranges have no row or one.)
+    pub(crate) fn range_from<'a>(&'a self, from: &Key) -> impl Iterator<Item = (&'a Key, Slot)> + use<'a> {
+        self.tree.range::<Key, _>((Bound::Included(from), Bound::Unbounded)).map(|(key, slot)| (key, *slot))
     }
     /// The slot of the key, which `add` provides if the tree does not have it.
     pub(crate) fn get_or_insert(&mut self, key: &Key, add: impl FnOnce() -> Slot) -> Slot {
@@ -150,7 +147,7 @@ mod tests {
             }
         }
         assert!(index.len() == tree.len() && tree.len() > 1000);
-        let all = index.range(&Key::from_raw(&[]), Bound::Unbounded);
+        let all = index.range_from(&Key::from_raw(&[]));
         assert!(all.map(|(key, slot)| (key.clone(), slot)).eq(tree));
     }
 }

@@ -104,7 +104,12 @@ fn compare_inline(a: &[u8; INLINE_BYTES], a_len: u8, b: &[u8; INLINE_BYTES], b_l
 }
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
+        match (&self.0, &other.0) {
+            (Repr::Inline { len: a_len, bytes: a }, Repr::Inline { len: b_len, bytes: b }) => {
+                a_len == b_len && a == b
+            }
+            _ => self.raw() == other.raw(),
+        }
     }
 }
 impl Eq for Key {}

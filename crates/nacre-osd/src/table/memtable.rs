@@ -95,6 +95,9 @@ impl Ticket {
     pub(crate) fn is_older_than(&self, other: &Self) -> bool {
         self.serial < other.serial
     }
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
 }
 impl Drop for Ticket {
     fn drop(&mut self) {
@@ -253,9 +256,8 @@ impl Memtable {
         from: &Key,
         to: &Key,
     ) -> impl Iterator<Item = (&'a Key, Slot)> + use<'a> {
-        // The tree would panic on an inverted range.
-        let to = if from > to { from } else { to };
-        self.index.range(from, Bound::Excluded(to))
+        let to = to.clone();
+        self.index.range_from(from).take_while(move |(key, _)| **key < to)
     }
 
     fn charge(&mut self, generation: u32, add: usize, sub: usize) {
@@ -278,16 +280,9 @@ impl Memtable {
         slot
     }
 
-    /// Writes or deletes a row in the current generation. `hint` is its slot if the caller knows it; `below` tells that
-    /// runs (or the one being written) may contain the key.
-    pub(crate) fn write(
-        &mut self,
-        key: Key,
-        hint: Slot,
-        value: Option<Bytes>,
-        below: bool,
-        undo: &mut Vec<Undo>,
-    ) {
+    /// Writes or deletes a row in the current generation. `below` tells that runs (or the one being written) may contain
+    /// the key.
+    pub(crate) fn write(&mut self, key: Key, value: Option<Bytes>, below: bool, undo: &mut Vec<Undo>) {
         let bytes = row_bytes(key.raw(), value.as_ref());
         let generation = if value.is_none() && !below { 0 } else { self.current_gen };
         if generation == 0 && self.gone.len() < GONE_MAX {
@@ -295,10 +290,7 @@ impl Memtable {
         }
         let mut row = Some(Row { value, touch: self.serial, generation });
         self.charge(generation, bytes, 0);
-        let slot = match hint {
-            NO_SLOT => self.index.get_or_insert(&key, || self.slab.add(row.take().unwrap_or_default())),
-            hint => hint,
-        };
+        let slot = self.index.get_or_insert(&key, || self.slab.add(row.take().unwrap_or_default()));
         let Some(row) = row else {
             undo.push(Undo::New { slot, key });
             return;
@@ -420,7 +412,7 @@ impl Memtable {
         mut each: impl FnMut(&Key, Option<&Bytes>),
     ) -> Option<Key> {
         let frozen = self.current_gen - 1;
-        let rows = self.index.range(&Key::from_raw(from), Bound::Unbounded);
+        let rows = self.index.range_from(&Key::from_raw(from));
         for (n, (key, slot)) in rows.enumerate() {
             if n == limit {
                 return Some(key.clone());
@@ -487,7 +479,7 @@ impl Memtable {
             (row.generation <= clean_gen && row.touch < oldest && row.touch <= mark).then_some(row)
         };
         let (mut last, mut some) = (None, false);
-        let mut rows = self.index.range(&self.sweep_at, Bound::Unbounded);
+        let mut rows = self.index.range_from(&self.sweep_at);
         for _ in 0..steps {
             let Some((key, slot)) = rows.next() else {
                 last = None;
@@ -590,7 +582,7 @@ mod tests {
         }
         let mut undo = Vec::new();
         for key in keys.iter().skip(90) {
-            mem.write(key.clone(), NO_SLOT, Some(Bytes::new()), true, &mut undo);
+            mem.write(key.clone(), Some(Bytes::new()), true, &mut undo);
         }
         for _ in 0..20 {
             mem.evict(0, 100);
@@ -605,19 +597,19 @@ mod tests {
         let mut undo = Vec::new();
         let keys: Vec<Key> = (0..30u8).map(|n| Key::new(Table(9), &[n])).collect();
         for key in &keys {
-            mem.write(key.clone(), NO_SLOT, Some(Bytes::new()), true, &mut undo);
+            mem.write(key.clone(), Some(Bytes::new()), true, &mut undo);
         }
         let serial = mem.next_serial();
         let pin = Ticket::new(mem.live(), serial);
         for (n, key) in keys.iter().enumerate() {
             // Runs may contain the first ten.
-            mem.write(key.clone(), NO_SLOT, None, n < 10, &mut undo);
+            mem.write(key.clone(), None, n < 10, &mut undo);
         }
         mem.evict_for(1 << 30, 0);
         assert_eq!(mem.rows(), 30, "a pin needs them");
         drop(pin);
         // A row that was written again stays.
-        mem.write(keys[29].clone(), NO_SLOT, Some(Bytes::new()), true, &mut undo);
+        mem.write(keys[29].clone(), Some(Bytes::new()), true, &mut undo);
         for _ in 0..30 {
             mem.evict_for(1 << 30, 0);
         }

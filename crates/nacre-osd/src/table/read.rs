@@ -9,7 +9,7 @@ use crate::error::OsdError;
 use crate::table::Table;
 use crate::table::cursor::{Deleted, MergeCursor, ReadAhead};
 use crate::table::key::Key;
-use crate::table::memtable::{NO_SLOT, Ticket};
+use crate::table::memtable::Ticket;
 use crate::table::pins::Pins;
 use crate::table::run::BlockRows;
 use alloc::boxed::Box;
@@ -62,13 +62,8 @@ impl Osd {
     pub async fn fetch_into(&self, keys: &[(Table, &[u8])], pins: &mut Pins) -> Result<(), OsdError> {
         self.fetch_keys(keys.iter().map(|(table, key)| Key::new(*table, key)), pins).await
     }
-    async fn fetch_keys(
-        &self,
-        keys: impl ExactSizeIterator<Item = Key>,
-        pins: &mut Pins,
-    ) -> Result<(), OsdError> {
+    async fn fetch_keys(&self, keys: impl Iterator<Item = Key>, pins: &mut Pins) -> Result<(), OsdError> {
         self.check_alive()?;
-        pins.reserve(keys.len());
         let mut cold = Vec::new();
         {
             let mut state = self.state_mut();
@@ -77,11 +72,8 @@ impl Osd {
             pins.hold(Ticket::new(state.mem.live(), serial));
             for key in keys {
                 match self.known(&state, &key) {
-                    Known::Row(slot) => {
-                        state.mem.touch(slot);
-                        pins.push(key, slot);
-                    }
-                    Known::Absent => pins.push(key, NO_SLOT),
+                    Known::Row(slot) => state.mem.touch(slot),
+                    Known::Absent => pins.push_absent(key),
                     Known::Cold => cold.push(key),
                 }
             }
@@ -89,13 +81,6 @@ impl Osd {
         for keys in cold.chunks(COLD_READS_MAX) {
             for result in Box::pin(join_all(keys.iter().map(|key| self.load(key)))).await {
                 result?;
-            }
-        }
-        if !cold.is_empty() {
-            let state = self.state();
-            for key in cold {
-                let slot = state.mem.slot(&key).unwrap_or(NO_SLOT);
-                pins.push(key, slot);
             }
         }
         pins.sort();

@@ -19,9 +19,12 @@ use crate::locks::extents::GrantedExtent;
 use crate::locks::under_lease::{Change, NO_LOCK};
 use crate::targets::bulk_rpcs::Bulk;
 use crate::targets::target::Target;
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use core::future::Future;
+use core::pin::Pin;
 use nacre_node::join_all;
 use nacre_types::{
     Caller, Component, Errno, Extent, Failure, Fid, LockCookie, OpenHandle, ProtocolOutcome, SetAttr,
@@ -393,12 +396,15 @@ impl Client {
             return self.mdt_of(fid).await?.call(&Sync {}).await.map(drop);
         };
         self.flush_file(fid).await;
-        let component = file.known_component();
-        if let Some(component) = component {
+        // The log of the MDT is synced while the OSTs sync: neither depends on the other, and both have to succeed.
+        let objects = async {
+            let Some(component) = file.known_component() else { return Ok(()) };
             let stripes: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
-            self.sync_objects(fid, &component, &stripes).await?;
-        }
-        self.sync_inode(&file).await?;
+            self.sync_objects(fid, &component, &stripes).await
+        };
+        let halves: [Pin<Box<dyn Future<Output = Result<(), Failure>> + '_>>; 2] =
+            [Box::pin(objects), Box::pin(self.sync_inode(&file))];
+        join_all(halves).await.into_iter().collect::<Result<(), Failure>>()?;
         match open {
             Some(open) => {
                 self.check_lease(&open).await?;

@@ -21,8 +21,13 @@ const REPLIES_MAX: usize = 4096;
 /// Directories of which it is remembered when their attributes were forgotten; beyond it they are forgotten once more.
 const FORGOTTEN_MAX: usize = 4096;
 /// How long a directory that several threads use and change gets no validity: it would have to be forgotten at the next
-/// change.
+/// change. This saves notifications only: a validity that is given nevertheless is forgotten at the next change.
 const SHARED: Duration = Duration::from_millis(100);
+/// A directory is shared if it is forgotten again within this time, in which it had a validity for a while. Once is not
+/// enough: the other thread may have looked at it and ended, and what the directory's only user does next would cost a
+/// request for each step of a path through it. Longer than [`SHARED`], so that a directory which stays shared is forgotten
+/// once in that time and not twice.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// A calling thread; those that the kernel cannot name are told apart by a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,14 +44,22 @@ struct Reply {
     at: Instant,
 }
 
+/// When a directory was forgotten.
+#[derive(Debug, Clone, Copy, Default)]
+struct Forgotten {
+    /// The time at which that began. Once it has ended, no older reply brings the attributes back.
+    since: Instant,
+    /// It had been forgotten shortly before.
+    is_again: bool,
+}
+
 /// The replies of one mount.
 #[derive(Default)]
 pub(crate) struct Unsettled {
     replies: BTreeMap<Thread, Reply>,
     unnamed: u64,
-    /// Directories whose attributes the kernel was made to forget after a change, with the time at which that began.
-    /// Once it has ended, no older reply brings the attributes back.
-    forgotten: BTreeMap<Fid, Instant>,
+    /// Directories whose attributes the kernel was made to forget after a change.
+    forgotten: BTreeMap<Fid, Forgotten>,
 }
 
 impl Unsettled {
@@ -88,27 +101,30 @@ impl Unsettled {
         let fits = |reply: &&Reply| reply.at <= start && now - reply.at < AGE_MAX;
         self.replies.values().filter(fits).filter_map(|reply| reply.dir).collect()
     }
-    /// The attributes of a directory that several threads use have been forgotten, which began at `since`.
+    /// The attributes of a directory have been forgotten, which began at `since`, because another thread than the one that
+    /// changed it may have been given older ones.
     pub(crate) fn forgotten(&mut self, dir: Fid, since: Instant, now: Instant) {
         if self.forgotten.len() >= FORGOTTEN_MAX {
-            self.forgotten.retain(|_, since| now - *since < AGE_MAX);
+            self.forgotten.retain(|_, forgotten| now - forgotten.since < AGE_MAX);
         }
-        if self.forgotten.len() < FORGOTTEN_MAX || self.forgotten.contains_key(&dir) {
-            self.forgotten.insert(dir, since);
+        let before = self.forgotten.get(&dir).copied();
+        if self.forgotten.len() < FORGOTTEN_MAX || before.is_some() {
+            let is_again = before.is_some_and(|before| since - before.since < AGAIN);
+            self.forgotten.insert(dir, Forgotten { since, is_again });
         }
     }
     /// Whether several threads use and change a directory at this time.
     pub(crate) fn is_shared(&self, dir: Fid, now: Instant) -> bool {
-        self.forgotten.get(&dir).is_some_and(|since| now - *since < SHARED)
+        self.forgotten.get(&dir).is_some_and(|forgotten| forgotten.is_again && now - forgotten.since < SHARED)
     }
     /// Whether a thread other than `pid` may still take over attributes of `fid`.
     pub(crate) fn has_other(&self, fid: Fid, pid: u32, now: Instant) -> bool {
         self.matching(fid, now).any(|(thread, _)| thread.pid != pid || pid == 0)
     }
     fn matching(&self, fid: Fid, now: Instant) -> impl Iterator<Item = (&Thread, &Reply)> {
-        let forgotten = self.forgotten.get(&fid).copied().unwrap_or_default();
+        let Forgotten { since, .. } = self.forgotten.get(&fid).copied().unwrap_or_default();
         let fits = move |reply: &Reply| {
-            reply.fid.is_none_or(|f| f == fid) && reply.at >= forgotten && now - reply.at < AGE_MAX
+            reply.fid.is_none_or(|f| f == fid) && reply.at >= since && now - reply.at < AGE_MAX
         };
         self.replies.iter().filter(move |(_, reply)| fits(reply))
     }
@@ -154,13 +170,28 @@ mod tests {
         assert_eq!(unsettled.dirs(false, at(2)), [fid(5)], "and names");
         unsettled.add(7, Some(fid(1)), None, at(1));
         assert!(unsettled.has_other(fid(1), 9, at(2)), "it was sent while they were being forgotten");
-        assert!(unsettled.is_shared(fid(1), at(100)) && !unsettled.is_shared(fid(1), at(101)));
         for n in 2..=FORGOTTEN_MAX as u32 + 1 {
             unsettled.forgotten(fid(n), at(500), at(500));
         }
         assert_eq!(unsettled.forgotten.len(), FORGOTTEN_MAX);
         unsettled.forgotten(fid(1), at(1100), at(1100));
-        assert!(unsettled.is_shared(fid(1), at(1100)));
+        assert_eq!(unsettled.forgotten.len(), FORGOTTEN_MAX);
+        unsettled.add(7, Some(fid(1)), None, at(1099));
+        assert!(!unsettled.has_other(fid(1), 9, at(1101)), "it has a place of its own");
+    }
+
+    #[test]
+    fn a_directory_is_shared_from_its_second_time_in_a_short_while_on() {
+        let mut unsettled = Unsettled::default();
+        let mut forget = |ms: u64| {
+            unsettled.forgotten(fid(1), at(ms), at(ms));
+            let shared = |ms: u64| unsettled.is_shared(fid(1), at(ms));
+            (shared(ms), shared(ms + 99), shared(ms + 100))
+        };
+        assert_eq!(forget(1000), (false, false, false), "the other thread may have ended");
+        assert_eq!(forget(1010), (true, true, false));
+        assert_eq!(forget(1120), (true, true, false), "it stays shared, and is forgotten once in that time");
+        assert_eq!(forget(1320), (false, false, false));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A process of its own with its log in a file, so that much of it may be said.
 
-use super::eventually;
+use super::{eventually, signal_child};
 use rustix::process::Signal;
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ impl Daemon {
         Self { child: command.spawn().unwrap(), log: log.into() }
     }
     pub fn signal(&self, signal: Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
+        signal_child(&self.child, signal);
     }
     pub fn kill(&mut self) {
         self.child.kill().unwrap();

@@ -148,6 +148,17 @@ pub fn said(output: Output) -> Said {
     }
 }
 
+/// Sends a signal to a child. Returns from SIGSTOP when all of its threads have stopped: those that wait for a processor
+/// would otherwise still serve what the test does next.
+pub fn signal_child(child: &Child, signal: rustix::process::Signal) {
+    use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
+    let pid = rustix::process::Pid::from_child(child);
+    kill_process(pid, signal).unwrap();
+    if signal == Signal::STOP {
+        waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
+    }
+}
+
 /// A process in the background; killed when dropped.
 pub struct Running {
     child: Child,
@@ -161,8 +172,7 @@ impl Running {
         self.child.id()
     }
     pub fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).unwrap();
+        signal_child(&self.child, signal);
     }
     /// The address in the line `mount another: nacre mount ADDRESS DIR`.
     pub fn address(&self) -> String {

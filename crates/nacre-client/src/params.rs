@@ -112,6 +112,8 @@ impl Client {
                 };
                 Arm::counters(text, move || target.clear_slots(self.ctx.wall()))
             }
+            ImportParam::CurGrantBytes => Arm::shown(target.grant().bytes().0),
+            ImportParam::CurDirtyBytes => Arm::shown(target.grant().bytes().1),
             ImportParam::MdcMaxModRpcs | ImportParam::OscMaxModRpcs => {
                 Arm::checked_number(imports::limits(&target).0, move |limit| {
                     if source == Source::Administrator {

@@ -5,16 +5,20 @@
 //! number; the first write of an object (or the destroy of one that was never written) lowers it. Existing objects do
 //! not grow into the promised room. The bytes per object are an estimate: on a device that others fill too, a write may
 //! fail with ENOSPC in spite of a promise.
+//!
+//! Beside it, room is granted to clients for bytes that they have in their memory: a kept write never meets ENOSPC later. A
+//! grant lives in memory as long as its export; after a restart clients ask again.
 //! Invariants: the row changes in the transaction of the object; memory equals the row after each of these. Promises
 //! that a dead MDT never used cannot be distinguished from used ones. They are therefore kept up to [`PROMISED_PART`]
 //! of the store and forgotten beyond that; as long as there is other space, more is granted.
 
+use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use nacre_node::StoreSpace;
 use nacre_osd::{OsdError, Table, Tx, table};
-use nacre_target::TargetCore;
+use nacre_target::{ExportId, TargetCore};
 use nacre_types::{Codec, Errno, Instant, codec_struct};
 
 pub(crate) const TABLE: Table = Table(table::OST_FIRST + 1);
@@ -24,6 +28,8 @@ pub(crate) const KEY: &[u8] = b"objects";
 pub(crate) const OBJECT_BYTES: u64 = 8192;
 /// At most one such part of the store, and of its free space, is promised.
 const PROMISED_PART: u64 = 16;
+/// One grant is at most such a part of the free space, so that several clients can have one.
+const GRANTED_PART: u64 = 4;
 /// How long the numbers of the device are used again.
 const SPACE_VALID: Duration = Duration::from_secs(1);
 /// They are used again only with so much free space beyond the promise.
@@ -44,6 +50,8 @@ pub(crate) struct Room {
     used_since: Cell<u64>,
     /// When `space` was read.
     read_at: Cell<Option<Instant>>,
+    grants: RefCell<BTreeMap<ExportId, u64>>,
+    granted: Cell<u64>,
 }
 
 impl Room {
@@ -60,6 +68,8 @@ impl Room {
             space: Cell::default(),
             used_since: Cell::new(0),
             read_at: Cell::new(None),
+            grants: RefCell::default(),
+            granted: Cell::new(0),
         }))
     }
 
@@ -80,7 +90,7 @@ impl Room {
     /// How many of `wanted` objects can be promised now.
     pub(crate) async fn grantable(&self, wanted: u64) -> Result<u64, Errno> {
         let space = self.space().await?;
-        let unpromised = space.bytes_avail.saturating_sub(self.promised_bytes());
+        let unpromised = space.bytes_avail.saturating_sub(self.reserved_bytes());
         let by_space = unpromised / PROMISED_PART / OBJECT_BYTES;
         let by_files = space.files_free.map_or(u64::MAX, |files| {
             let kept = self.count.get().promised.min(files / PROMISED_PART);
@@ -96,7 +106,7 @@ impl Room {
     pub(crate) async fn grow(&self, bytes: u64) -> Result<(), Errno> {
         if !self.surely_fits(bytes) {
             let space = self.space().await?;
-            if space.bytes_avail < bytes.saturating_add(self.promised_bytes()) {
+            if space.bytes_avail < bytes.saturating_add(self.reserved_bytes()) {
                 return Err(Errno::ENOSPC);
             }
         }
@@ -113,9 +123,47 @@ impl Room {
             .min(self.space.get().bytes_total / PROMISED_PART)
     }
 
+    /// The room that nobody else may use: that of promised objects, and that of grants.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.promised_bytes().saturating_add(self.granted.get())
+    }
+
+    // ---- grants
+
+    /// The room that is granted to clients.
+    pub(crate) fn granted_bytes(&self) -> u64 {
+        self.granted.get()
+    }
+    /// Grants a client up to `wanted` bytes in all; returns what it has from now on.
+    pub(crate) async fn grant(&self, export: ExportId, wanted: u64) -> Result<u64, Errno> {
+        let space = self.space().await?;
+        let has = self.grants.borrow().get(&export).copied().unwrap_or(0);
+        let free = space.bytes_avail.saturating_sub(self.reserved_bytes());
+        let has_then = wanted.min(has.saturating_add(free / GRANTED_PART));
+        self.set_grant(export, has_then);
+        Ok(has_then)
+    }
+    /// A write uses part of the grant of its client. False: the grant is smaller, and stays as it is.
+    pub(crate) fn use_grant(&self, export: ExportId, bytes: u64) -> bool {
+        let has = self.grants.borrow().get(&export).copied().unwrap_or(0);
+        let Some(left) = has.checked_sub(bytes) else { return false };
+        self.set_grant(export, left);
+        self.used_since.set(self.used_since.get().saturating_add(bytes));
+        true
+    }
+    /// The client is gone.
+    pub(crate) fn end_grant(&self, export: ExportId) {
+        self.set_grant(export, 0);
+    }
+    fn set_grant(&self, export: ExportId, bytes: u64) {
+        let mut grants = self.grants.borrow_mut();
+        let old = if bytes == 0 { grants.remove(&export) } else { grants.insert(export, bytes) };
+        self.granted.set(self.granted.get() - old.unwrap_or(0) + bytes);
+    }
+
     fn surely_fits(&self, bytes: u64) -> bool {
         let is_valid = self.read_at.get().is_some_and(|at| self.core.ctx.now() - at < SPACE_VALID);
-        let needed = bytes.saturating_add(self.promised_bytes()).saturating_add(self.used_since.get());
+        let needed = bytes.saturating_add(self.reserved_bytes()).saturating_add(self.used_since.get());
         let space = self.space.get();
         is_valid && space.bytes_avail >= needed.saturating_add(PLENTY_BYTES.min(space.bytes_total / 8))
     }

@@ -13,7 +13,8 @@ use nacre_osd::object_rows::object_key;
 use nacre_osd::{Credits, ObjectRow, Objects, OsdError, Prepared, Stamp, Tx, checksum, table};
 use nacre_target::{Admitted, Request, TargetCore};
 use nacre_types::{Errno, Extent, Failure, ObjectId, Owner, ProtocolOutcome, Transno};
-use nacre_wire::ost::ObjectState;
+use nacre_wire::flags;
+use nacre_wire::ost::{EXTENT_TAX, ObjectState};
 
 /// Bytes that one transaction allocates.
 const ALLOCATE_SLICE_BYTES: u64 = 1 << 30;
@@ -128,7 +129,7 @@ impl Store {
         data: Vec<Bytes>,
     ) -> Result<(Transno, ObjectState), Failure> {
         let len = data.iter().map(|b| b.len() as u64).sum();
-        self.make_room(object, len).await?;
+        self.room_for_write(request, object, len).await?;
         let admit = || Ok(self.core.admit_change(request)?);
         let (prepared, admitted) = self
             .objects
@@ -267,6 +268,14 @@ impl Store {
         Ok(transno)
     }
 
+    /// A write under a grant uses the space that was kept for its client.
+    async fn room_for_write(&self, request: &Request, object: ObjectId, bytes: u64) -> Result<(), Errno> {
+        let is_granted = request.header.has(flags::GRANTED);
+        if is_granted && self.room.use_grant(request.export, bytes.saturating_add(EXTENT_TAX)) {
+            return Ok(());
+        }
+        self.make_room(object, bytes).await
+    }
     /// An existing object may only grow into room that is not promised; a new one was promised its room.
     async fn make_room(&self, object: ObjectId, bytes: u64) -> Result<(), Errno> {
         let row = self.objects.state(object).await.map_err(|e| log_errno(object, e))?;

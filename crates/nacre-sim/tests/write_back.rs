@@ -22,7 +22,8 @@ fn with_dirty(seed: u64) -> (Cluster, Fid, OpenHandle) {
         Ok::<_, Failure>((fid, handle))
     });
     let (fid, handle) = made.expect("written");
-    assert_eq!(dirty(&mut c), BYTES as u64, "seed {seed}: the mount keeps them");
+    let kept = dirty(&mut c);
+    assert_eq!(kept, BYTES as u64, "seed {seed}: the mount keeps them\n{}", c.world.trace(60));
     (c, fid, handle)
 }
 /// Bytes that the first mount keeps.
@@ -202,5 +203,44 @@ fn synced_bytes_survive_the_mount_and_the_servers() {
         let second = c.mounts[1];
         let seen = read(&mut c, second, fid).expect("read");
         assert_eq!(&seen[..BYTES], &vec![1; BYTES][..], "seed {seed}");
+    }
+}
+
+/// Two mounts fill the same OSTs at the same time: what a write has taken is stored, and the writes that follow fail.
+#[test]
+fn a_full_ost_refuses_writes_and_loses_none_that_it_has_granted_space_for() {
+    const PIECE: usize = 1 << 20;
+    for seed in 1..=4 {
+        let mut c = cluster(seed, 1, 2);
+        c.world.run_for(2 * SEC);
+        write_back(&mut c);
+        let fill = |name: &'static str, seed: u64| {
+            async move |client: Rc<Client>| {
+                let (fid, handle) = create(&client, name).await?;
+                let mut written = 0;
+                // Small pieces in between: each needs more space than it has bytes.
+                let end = loop {
+                    let (offset, len) = (written as u64, if seed % 2 == 0 { PIECE } else { 700_001 });
+                    match write(&client, handle, offset, vec![1; len]).await {
+                        Ok(_) => written += len,
+                        Err(error) => break error,
+                    }
+                };
+                let synced = client.fsync(fid, Some(handle)).await;
+                client.release(handle, None).await?;
+                Ok::<_, Failure>((fid, written, end, synced))
+            }
+        };
+        let jobs = [(0, "one"), (1, "two")].map(|(mount, name)| {
+            let mount = c.mounts[mount];
+            c.jobs.start(&mut c.world, mount, fill(name, seed))
+        });
+        for job in jobs {
+            let filled: Result<(Fid, usize, Failure, Result<(), Failure>), Failure> = wait(&mut c, job);
+            let (fid, written, end, synced) = filled.expect("filled");
+            assert_eq!((end, synced), (Failure::ENOSPC, Ok(())), "seed {seed}");
+            assert!(written > 0, "seed {seed}");
+            assert_eq!(size(&mut c, 0, fid), Ok(written as u64), "seed {seed}");
+        }
     }
 }

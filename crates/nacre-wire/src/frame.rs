@@ -57,6 +57,8 @@ pub mod flags {
     pub const MAY_LOCK: u32 = 1024;
     /// Request, with `MAY_LOCK`: the sender keeps bytes that it writes, under `InodeBits::WRITE_BACK`.
     pub const MAY_WRITE_BACK: u32 = 4096;
+    /// Write: uses space that a [`crate::ost::Grant`] has reserved.
+    pub const GRANTED: u32 = 8192;
     /// Reply: a [`crate::mdt::LockTail`] follows the body, and its length as u32; versions follow after it.
     pub const LOCKS: u32 = 2048;
 }

@@ -68,6 +68,7 @@ codec_enum! {
         FreeSpace = 0x4b,
         Punch = 0x4c,
         Seek = 0x4d,
+        Grant = 0x4e,
         // callbacks, server to client
         LockGranted = 0x60,
         LockBlocking = 0x61,
@@ -179,6 +180,7 @@ impl Opcode {
             | Self::SyncObject
             | Self::Enqueue
             | Self::FreeSpace
+            | Self::Grant
             | Self::LockGranted
             | Self::LockBlocking
             | Self::FlockGranted

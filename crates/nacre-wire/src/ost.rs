@@ -200,6 +200,17 @@ codec_struct! {
     /// destroy) of an object consumes one on the OST's side.
     pub struct ReserveReply { pub objects: u64 }
 }
+/// Space that a write under a grant uses beside its bytes: the rest of its first and last block, and its rows.
+pub const EXTENT_TAX: u64 = 8192;
+codec_struct! {
+    /// Asks that space is kept for this client: `bytes` in all from now on, with what earlier grants have left; 0 gives all of
+    /// it back. A write with `flags::GRANTED` uses its bytes and [`EXTENT_TAX`] of it. A restart of the OST ends all grants.
+    pub struct Grant { pub bytes: u64 }
+}
+codec_struct! {
+    /// The space that is kept for the client, at most the requested one.
+    pub struct GrantReply { pub bytes: u64 }
+}
 codec_struct! {
     /// Frees the space of objects that were truncated or destroyed before this request, and commits the changes on
     /// which that depends.
@@ -233,4 +244,5 @@ rpc! {
     Cancel => Cancel, Callback, Empty;
     Reserve => Reserve, Modify, ReserveReply;
     FreeSpace => FreeSpace, Read, FreeSpaceReply;
+    Grant => Grant, Read, GrantReply;
 }

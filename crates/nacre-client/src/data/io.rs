@@ -152,7 +152,7 @@ impl Client {
         }
         let extent =
             if args.append { Extent::ALL } else { Extent::new(args.offset, args.offset.saturating_add(len)) };
-        self.room_to_write_back(&open).await;
+        self.room_to_write_back(&open, len).await;
         let before =
             if args.append { file.long_append.next_piece(args.handle, args.offset, len) } else { None };
         let is_alone = before.is_none() && args.call_bytes <= len;

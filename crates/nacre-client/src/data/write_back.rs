@@ -5,7 +5,8 @@
 //! acknowledged when all bytes are at the OSTs (`targets/lock_returns.rs`). (2) Dirty bytes leave their file when they are
 //! sent, under an exclusive range of the file; what changes the file in another way sends them first, under its
 //! own range. So the OSTs get all changes of a byte in their order. (3) A read takes the bytes of the OSTs and puts the
-//! dirty ones over them. (4) The state of the objects is known here, with the dirty bytes in it, before a byte is
+//! dirty ones over them. Space for it was granted by the OSTs (`targets/space_grant.rs`).
+//! (4) The state of the objects is known here, with the dirty bytes in it, before a byte is
 //! kept: so this mount knows the size. (5) After an eviction by the MDT others may have changed the file: dirty bytes are
 //! dropped, those under way fail, and fsync(2) or close(2) of each handle reports EIO, once. (6) After a restart of the MDT,
 //! which forgets the bit, all dirty bytes are sent before this mount reports that it uses no lock of an earlier start.
@@ -25,6 +26,7 @@ use crate::files::state::{FileState, OwnChanges};
 use crate::files::table::Open;
 use crate::locks::under_lease::{Change, NO_LOCK};
 use crate::targets::bulk_rpcs::Bulk;
+use crate::targets::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -32,12 +34,17 @@ use core::cell::RefCell;
 use core::time::Duration;
 use nacre_node::join_all;
 use nacre_types::{Component, Errno, Extent, Failure, Fid, Timestamp};
-use nacre_wire::ost::{ObjectState, Write};
+use nacre_wire::ost::{EXTENT_TAX, ObjectState, Write};
 
 /// Dirty bytes are sent at the latest after that time.
 const FLUSH_AFTER: Duration = Duration::from_millis(500);
 /// Pieces of one file that are sent at a time.
 const SENT_AT_A_TIME: usize = 8;
+/// Space of the grant that a write needs at most.
+fn needed_grant(len: u64) -> u64 {
+    len + 3 * EXTENT_TAX // it may cut a piece into two
+}
+
 /// Size of a block in `ObjectState::blocks`, and of the blocks in which an OST allocates.
 const SECTOR_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 4096;
@@ -48,13 +55,30 @@ impl Client {
         self.mount.dirty_files().is_on()
             && self.mount.mdt_of(open.file.fid).is_some_and(|mdt| mdt.may_write_back(open.file.fid))
     }
-    /// Waits until there is room for the bytes of one more write, before it takes its place among the operations of the file.
-    pub(crate) async fn room_to_write_back(&self, open: &Open) {
+    /// Waits until there is room for the bytes of one more write, here and at the OSTs, before it takes its place among the
+    /// operations of the file.
+    pub(crate) async fn room_to_write_back(&self, open: &Open, len: u64) {
         let dirty = self.mount.dirty_files();
         while dirty.is_full() && self.may_write_back(open) {
             dirty.flush_now();
             dirty.room().await;
         }
+        if !self.may_write_back(open) {
+            return;
+        }
+        let Some(component) = open.file.known_component() else { return };
+        for index in &component.stripes {
+            if let Ok(ost) = self.ost(*index).await
+                && ost.granted_room() < needed_grant(len)
+            {
+                ost.renew_grant(&self.ctx, dirty.bytes_max()).await;
+            }
+        }
+    }
+    /// The OSTs of a file, if all are known.
+    fn osts_of(&self, file: &FileState) -> Option<Vec<Rc<Target>>> {
+        let component = file.known_component()?;
+        component.stripes.iter().map(|index| self.mount.known_ost(*index)).collect()
     }
 
     /// Keeps the bytes of a write, if this mount may. The caller holds the range of the write exclusively, for an append all
@@ -75,6 +99,10 @@ impl Client {
             return Ok(false);
         }
         let len = args.data.len() as u64;
+        let Some(osts) = self.osts_of(file) else { return Ok(false) };
+        if osts.iter().any(|ost| ost.granted_room() < needed_grant(len)) {
+            return Ok(false);
+        }
         let offset = if args.append { stripes::resolve(component, &states).size } else { args.offset };
         check_end(offset, len)?;
         let mtime = self.now();
@@ -86,11 +114,16 @@ impl Client {
             let blocks = old.blocks + new * (BLOCK_BYTES / SECTOR_BYTES);
             file.note_written(range.stripe, ObjectState { size: end.max(old.size), blocks, mtime });
         }
-        self.keep(open, offset, &args.data, mtime);
+        self.keep(open, osts, offset, &args.data, mtime);
         Ok(true)
     }
-    fn keep(&self, open: &Rc<Open>, offset: u64, data: &Bytes, mtime: Timestamp) {
-        let kept = self.mount.dirty_files().keep(&self.ctx, open, offset, data, mtime);
+    fn keep(&self, open: &Rc<Open>, osts: Vec<Rc<Target>>, offset: u64, data: &Bytes, mtime: Timestamp) {
+        let dirty = self.mount.dirty_files();
+        for ost in osts.iter().filter(|ost| ost.granted_room() < dirty.bytes_max() / 4) {
+            let (ost, ctx, bytes) = (ost.clone(), self.ctx.clone(), dirty.bytes_max());
+            self.ctx.spawn(async move { ost.renew_grant(&ctx, bytes).await });
+        }
+        let kept = dirty.keep(&self.ctx, open, osts, offset, data, mtime);
         if kept.is_first() {
             self.ctx.spawn(self.me().flush_later(kept.file().clone()));
         }
@@ -148,7 +181,7 @@ impl Client {
     }
     /// Sends the dirty bytes of a range that the caller holds exclusively.
     async fn send_dirty(&self, dirty: &DirtyFile, range: Extent) {
-        let runs = dirty.begin(range);
+        let (runs, charged) = dirty.begin(range);
         if runs.is_empty() {
             return;
         }
@@ -167,7 +200,7 @@ impl Client {
             }
             self.mount.dirty_files().left(len);
         }
-        self.mount.dirty_files().sent(dirty);
+        self.mount.dirty_files().sent(dirty, charged);
     }
     async fn send_run(&self, open: &Open, run: Run, mtime: Timestamp, evictions: u64) -> Result<(), Failure> {
         let file = &open.file;
@@ -186,9 +219,12 @@ impl Client {
                 let request =
                     Write { object, laid, offset: range.offset, owner: file.owner(), mtime, lock: NO_LOCK };
                 let _in_flight = ost.bulk().begin(Bulk::Write, range.offset, range.len);
-                let change = Change::announced(file.fid, Some(open), evictions);
+                let change = Change::kept(open, evictions);
                 match self.change_object(&ost, change, NO_LOCK, &request, data).await {
-                    Ok(reply) => file.note_written(range.stripe, reply.state),
+                    Ok(reply) => {
+                        ost.grant().consumed(range.len + EXTENT_TAX);
+                        file.note_written(range.stripe, reply.state);
+                    }
                     Err(error) => {
                         file.note_uncertain(range.stripe);
                         return Err(error);

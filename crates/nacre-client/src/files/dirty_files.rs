@@ -5,6 +5,7 @@
 
 use crate::files::dirty_bytes::{DirtyBytes, Run};
 use crate::files::table::Open;
+use crate::targets::target::Target;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -12,15 +13,23 @@ use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use nacre_node::{Ctx, WaitList};
 use nacre_types::{Extent, Failure, Fid, Instant, MdtIndex, Timestamp};
+use nacre_wire::ost::EXTENT_TAX;
 use nacre_wire::params::MountParam;
 
 /// Pieces of one file beyond which it is flushed at once: each needs memory beside its bytes, and a request.
 const PIECES_MAX: usize = 8192;
 
+/// The part of a grant that dirty bytes need.
+fn charge(bytes: &DirtyBytes) -> u64 {
+    bytes.bytes() + bytes.pieces() as u64 * EXTENT_TAX
+}
+
 /// The dirty bytes of one file.
 pub(crate) struct DirtyFile {
     /// The handle that has written last: the OSTs are asked through it.
     open: RefCell<Rc<Open>>,
+    /// They have granted space for the bytes.
+    osts: Vec<Rc<Target>>,
     bytes: RefCell<DirtyBytes>,
     /// When the latest byte was written.
     mtime: Cell<Timestamp>,
@@ -58,13 +67,23 @@ impl DirtyFile {
     pub(crate) fn ranges(&self) -> Vec<Extent> {
         self.bytes.borrow().ranges()
     }
-    /// Takes the dirty bytes of a range; they are under way until [`DirtyFiles::sent`].
-    pub(crate) fn begin(&self, range: Extent) -> Vec<Run> {
-        let runs = self.bytes.borrow_mut().take(range);
+    /// Takes the dirty bytes of a range; they are under way until [`DirtyFiles::sent`]. Also returns the part of the grants that
+    /// they need until then.
+    pub(crate) fn begin(&self, range: Extent) -> (Vec<Run>, u64) {
+        let mut bytes = self.bytes.borrow_mut();
+        let before = charge(&bytes);
+        let runs = bytes.take(range);
         if !runs.is_empty() {
             self.sending.set(self.sending.get() + 1);
         }
-        runs
+        let after = charge(&bytes);
+        if after > before {
+            self.charge(before, after); // a piece was cut into two
+        }
+        (runs, before.saturating_sub(after))
+    }
+    fn charge(&self, before: u64, after: u64) {
+        self.osts.iter().for_each(|ost| ost.grant().charge(before, after));
     }
     /// Whether every byte of a range is dirty.
     pub(crate) fn covers(&self, range: Extent) -> bool {
@@ -178,6 +197,7 @@ impl DirtyFiles {
         &self,
         ctx: &Ctx,
         open: &Rc<Open>,
+        osts: Vec<Rc<Target>>,
         offset: u64,
         data: &Bytes,
         mtime: Timestamp,
@@ -187,6 +207,7 @@ impl DirtyFiles {
         let file = known.unwrap_or_else(|| {
             Rc::new(DirtyFile {
                 open: RefCell::new(open.clone()),
+                osts,
                 bytes: RefCell::default(),
                 mtime: Cell::new(mtime),
                 sending: Cell::new(0),
@@ -200,9 +221,10 @@ impl DirtyFiles {
         }
         let (full, pieces) = {
             let mut bytes = file.bytes.borrow_mut();
-            let before = bytes.bytes();
+            let (before, charged) = (bytes.bytes(), charge(&bytes));
             bytes.write(offset, data);
             self.bytes.set(self.bytes.get() + bytes.bytes() - before);
+            file.charge(charged, charge(&bytes));
             (bytes.full_piece(offset), bytes.pieces())
         };
         *file.open.borrow_mut() = open.clone();
@@ -218,7 +240,8 @@ impl DirtyFiles {
         self.room.wake_all();
     }
     /// What [`DirtyFile::begin`] has taken is not under way any more.
-    pub(crate) fn sent(&self, file: &DirtyFile) {
+    pub(crate) fn sent(&self, file: &DirtyFile, charged: u64) {
+        file.charge(charged, 0);
         file.sending.set(file.sending.get() - 1);
         self.forget_if_clean(file);
     }
@@ -236,7 +259,9 @@ impl DirtyFiles {
     /// An MDT has evicted this mount: the dirty bytes of its files are lost.
     pub(crate) fn evicted(&self, mdt: MdtIndex) {
         for file in self.all().into_iter().filter(|file| file.fid().mdt() == mdt) {
+            let charged = charge(&file.bytes.borrow());
             let lost: u64 = file.bytes.borrow_mut().take(Extent::ALL).iter().map(Run::len).sum();
+            file.charge(charged, 0);
             if lost > 0 {
                 self.left(lost);
                 let state = &file.open.borrow().file;

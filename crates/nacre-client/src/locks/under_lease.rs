@@ -22,8 +22,8 @@ use nacre_node::{RpcError, join_all};
 use nacre_types::{
     Codec, Failure, Fid, Instant, LockCookie, OpenHandle, OstIndex, ProtocolOutcome, TargetName,
 };
-use nacre_wire::Rpc;
 use nacre_wire::mdt::{Getattr, Reclaim, ReclaimReply};
+use nacre_wire::{Rpc, flags};
 
 /// The server locks for the time of the request.
 pub(crate) const NO_LOCK: LockCookie = LockCookie(0);
@@ -39,16 +39,25 @@ pub(crate) struct Change<'a> {
     open: Option<&'a Open>,
     /// Evictions by the MDT before it was told of the truncate.
     announced: Option<u64>,
+    /// The OST keeps space for it.
+    granted: bool,
 }
 impl<'a> Change<'a> {
     /// A handle.
     pub(crate) fn through(open: &'a Open) -> Self {
-        Self { fid: open.file.fid, open: Some(open), announced: None }
+        Self { fid: open.file.fid, open: Some(open), announced: None, granted: false }
     }
     /// A truncate of which the MDT was told when this mount had been evicted so often. The change fails with
     /// [`ProtocolOutcome::DeadlinePassed`] after another eviction.
     pub(crate) fn announced(fid: Fid, open: Option<&'a Open>, evictions: u64) -> Self {
-        Self { fid, open, announced: Some(evictions) }
+        Self { fid, open, announced: Some(evictions), granted: false }
+    }
+    /// Bytes that were written when this mount had been evicted so often, and kept since. Fails likewise.
+    pub(crate) fn kept(open: &'a Open, evictions: u64) -> Self {
+        Self { granted: true, ..Self::announced(open.file.fid, Some(open), evictions) }
+    }
+    fn flags(&self) -> u32 {
+        if self.granted { flags::GRANTED } else { 0 }
     }
     fn is_under_flock(&self) -> bool {
         self.open.is_some_and(|open| open.file.flocks().covers(open.handle))
@@ -130,7 +139,7 @@ impl Client {
         loop {
             let until = self.change_deadline(&change).await?;
             let deadline = until.filter(|_| turn.is_none() || change.is_under_flock());
-            let call = ost.request(request).bulk(bulk.clone()).deadline(deadline);
+            let call = ost.request(request).bulk(bulk.clone()).deadline(deadline).flags(change.flags());
             match ost.send_once(call).await.map(|reply| reply.body) {
                 Err(RpcError::EvictedUnsent) if lock == NO_LOCK => {}
                 Err(RpcError::EvictedUnsent) => return Err(ProtocolOutcome::LockLost.into()),

@@ -3,6 +3,7 @@
 
 use crate::stats::Stats;
 use crate::targets::bulk_rpcs::BulkRpcs;
+use crate::targets::space_grant::SpaceGrant;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -33,6 +34,7 @@ pub(crate) struct Target {
     /// target, and those under one.
     resends: Gate,
     resends_under_lock: Gate,
+    grant: SpaceGrant,
 }
 
 impl Target {
@@ -53,6 +55,7 @@ impl Target {
             unlocked_writes: Gate::new(ctx, UNLOCKED_MAX),
             resends: Gate::new(ctx, 1),
             resends_under_lock: Gate::new(ctx, 1),
+            grant: SpaceGrant::new(ctx),
         })
     }
     /// One request; waits as long as the target is away.
@@ -92,6 +95,10 @@ impl Target {
     /// How often another target was admitted in its place.
     pub(crate) fn replaced(&self) -> u32 {
         self.peer.with_import(|import| import.replaced())
+    }
+    /// Space that an OST keeps for this mount.
+    pub(crate) fn grant(&self) -> &SpaceGrant {
+        &self.grant
     }
     /// Reads and writes of objects.
     pub(crate) fn bulk(&self) -> &BulkRpcs {
@@ -198,6 +205,7 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::Cancel => "ldlm_cancel",
         Opcode::Reserve => "ost_reserve",
         Opcode::FreeSpace => "ost_free_space",
+        Opcode::Grant => "ost_grant",
         Opcode::LockGranted
         | Opcode::LockBlocking
         | Opcode::FlockGranted

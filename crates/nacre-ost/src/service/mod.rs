@@ -125,6 +125,7 @@ impl Service for Ost {
     }
 
     async fn export_gone(self: Rc<Self>, export: ExportId) -> Result<(), Errno> {
+        self.store.room().end_grant(export);
         self.locks.remove_client(export).await;
         Ok(())
     }
@@ -139,7 +140,7 @@ impl Service for Ost {
         let reply = StatfsReply {
             bytes_total: space.bytes_total,
             bytes_free: space.bytes_free,
-            bytes_avail: space.bytes_avail.saturating_sub(self.store.room().promised_bytes()),
+            bytes_avail: space.bytes_avail.saturating_sub(self.store.room().reserved_bytes()),
             files_used: self.store.room().count().existing,
             files_free: files_free(&space, self.core.osd.usage_total()),
             device: space.device,

@@ -25,6 +25,7 @@ impl Ost {
             OstParam::FilesTotal => Arm::shown(space.files_used + space.files_free),
             OstParam::FilesFree => Arm::shown(space.files_free),
             OstParam::PromisedObjects => Arm::shown(self.store.room().count().promised),
+            OstParam::TotGranted => Arm::shown(self.store.room().granted_bytes()),
             OstParam::Tombstones => Arm::shown(self.store.tombstones().count()),
             OstParam::SyncOnCancel => {
                 Arm::switch(self.sync_on_cancel.get(), |on| self.sync_on_cancel.set(on))

@@ -13,8 +13,9 @@ use nacre_osd::{Pins, Stamp};
 use nacre_target::{Reply, Request};
 use nacre_types::{Errno, Extent, Failure, LockCookie, ObjectId, Transno};
 use nacre_wire::ost::{
-    Allocate, Cancel, Destroy, Enqueue, EnqueueReply, FreeSpaceReply, Glimpse, ObjectState, Punch, Read,
-    ReadReply, Reserve, ReserveReply, Seek, SeekReply, SetOwner, SyncObject, Truncate, Write, WriteReply,
+    Allocate, Cancel, Destroy, Enqueue, EnqueueReply, FreeSpaceReply, Glimpse, Grant, GrantReply,
+    ObjectState, Punch, Read, ReadReply, Reserve, ReserveReply, Seek, SeekReply, SetOwner, SyncObject,
+    Truncate, Write, WriteReply,
 };
 use nacre_wire::target::Empty;
 use nacre_wire::{MAX_BULK_BYTES, Opcode};
@@ -268,6 +269,12 @@ impl Ost {
         Ok(Reply::of(&ReserveReply { objects }).with_transno(transno))
     }
 
+    async fn grant(&self, request: &Request) -> Result<Reply, Errno> {
+        let Grant { bytes } = request.args()?;
+        let bytes = self.store.room().grant(request.export, bytes).await?;
+        Ok(Reply::of(&GrantReply { bytes }))
+    }
+
     async fn free_space(&self) -> Result<Reply, Errno> {
         let deadline = self.core.ctx.now() + FREE_TIMEOUT;
         let freed = self.store.objects().free_pending(deadline).await?;
@@ -296,6 +303,7 @@ impl Ost {
             Opcode::Enqueue => self.enqueue(request).await,
             Opcode::Cancel => self.cancel(request).await,
             Opcode::FreeSpace => self.free_space().await,
+            Opcode::Grant => self.grant(request).await,
             _ => Err(Errno::EOPNOTSUPP),
         }
     }

@@ -123,6 +123,9 @@ groups! {
             sent.").only(&["mdc"]);
         OscRpcStats: Row::counters("rpc_stats", Table, "Reads and writes sent: their sizes in pages, how many were in \
             flight when each was sent (with it), and their first page modulo 1024.").only(&["osc"]);
+        CurGrantBytes: Row::gauge("cur_grant_bytes", "bytes", "Space that the OST keeps for what this mount has in \
+            memory.").only(&["osc"]);
+        CurDirtyBytes: Row::gauge("cur_dirty_bytes", "bytes", "Of that, what is used by bytes in memory.").only(&["osc"]);
         MdcMaxModRpcs: max_mod_rpcs(7).only(&["mdc"]);
         OscMaxModRpcs: max_mod_rpcs(8).only(&["osc"]);
         MdcMaxRpcs: max_rpcs(8).only(&["mdc"]);
@@ -222,6 +225,7 @@ groups! {
         FilesTotal: Row::gauge("filestotal", "objects", "Objects in use, and the estimated number that fit.");
         FilesFree: Row::gauge("filesfree", "objects", "Estimated number of objects that fit.");
         PromisedObjects: Row::gauge("promised_objects", "objects", "Objects promised to MDTs and not yet written.");
+        TotGranted: Row::gauge("tot_granted", "bytes", "Space kept for what clients have in memory; not reported as free.");
         Tombstones: Row::gauge("tombstones", "objects", "Destroyed objects that refuse late writes.");
         SyncOnCancel: Row::switch("sync_on_cancel", false, "1: when a client cancels a lock for writing, a sync of its \
             writes under the lock starts; no request waits for the sync. 0: they are synced with others.");

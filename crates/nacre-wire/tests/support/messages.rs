@@ -253,6 +253,7 @@ messages! {
         Cancel = Cancel { object: object(), cookie: LockCookie(1) };
         Reserve = Reserve { objects: 1000 };
         FreeSpace = FreeSpace {};
+        Grant = Grant { bytes: 1 << 26 };
     }
     others {
         ConnectReply = ConnectReply {
@@ -304,6 +305,7 @@ messages! {
         EnqueueReply = EnqueueReply { granted: true, state: state() };
         ReserveReply = ReserveReply { objects: 1000 };
         FreeSpaceReply = FreeSpaceReply { freed: true };
+        GrantReply = GrantReply { bytes: 1 << 25 };
         LockGranted = LockGranted { cookie: LockCookie(1), state: state() };
         LockBlocking = LockBlocking { cookie: LockCookie(1) };
         LookupReply = LookupReply { entry: Some(entry()) };

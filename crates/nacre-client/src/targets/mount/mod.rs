@@ -115,6 +115,10 @@ impl Mount {
     pub(crate) fn osts(&self) -> Vec<Rc<Target>> {
         self.osts.borrow().values().cloned().collect()
     }
+    /// An OST of the list.
+    pub(crate) fn known_ost(&self, index: OstIndex) -> Option<Rc<Target>> {
+        self.osts.borrow().get(&index).cloned()
+    }
     fn is_complete(&self) -> bool {
         self.mdt_of(Fid::ROOT).is_some() && self.targets().iter().all(|t| t.peer.is_connected())
     }

@@ -60,6 +60,9 @@ impl Client {
             }
             mount.lists.set(mount.lists.get() + u64::from(unknown_since.is_none()));
             mount.changed.wake_all();
+            for ost in mount.osts() {
+                self.ctx.spawn(ost.return_idle_grant());
+            }
             let pause = if mount.is_complete() { POLL_INTERVAL } else { POLL_INTERVAL_MISSING };
             let _ = self.ctx.timeout(self.ctx.now() + pause, mount.list_wanted.wait()).await;
         }

@@ -94,6 +94,26 @@ fn another_mount_that_asks_for_the_size_or_opens_the_file_sees_all_bytes() {
 }
 
 #[test]
+fn a_look_of_another_mount_ends_the_keeping_for_a_while_only() {
+    for seed in 1..=6 {
+        let (mut c, fid, handle) = with_dirty(seed);
+        assert_eq!(size(&mut c, 1, fid), Ok(BYTES as u64), "seed {seed}");
+        let first = c.mounts[0];
+        let mut kept = Vec::new();
+        for round in 0..40 {
+            let wrote = run(&mut c, first, async move |client| {
+                write(&client, handle, BYTES as u64 + round, vec![5; 1]).await
+            });
+            assert_eq!(wrote, Ok(1), "seed {seed}");
+            kept.push(dirty(&mut c) > 0);
+            c.world.run_for(100 * MS);
+        }
+        assert!(!kept[0] && kept[39], "seed {seed}: {kept:?}");
+        assert_eq!(size(&mut c, 1, fid), Ok(BYTES as u64 + 40), "seed {seed}");
+    }
+}
+
+#[test]
 fn changes_of_another_mount_follow_the_kept_bytes() {
     for seed in 1..=16 {
         let (mut c, fid, _handle) = with_dirty(seed);

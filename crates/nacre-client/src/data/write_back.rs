@@ -34,8 +34,11 @@ use core::cell::RefCell;
 use core::time::Duration;
 use nacre_node::join_all;
 use nacre_types::{Component, Errno, Extent, Failure, Fid, Timestamp};
+use nacre_wire::mdt::Getattr;
 use nacre_wire::ost::{EXTENT_TAX, ObjectState, Write};
 
+/// A file that is written through is asked for once in that time.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Dirty bytes are sent at the latest after that time.
 const FLUSH_AFTER: Duration = Duration::from_millis(500);
 /// Pieces of one file that are sent at a time.
@@ -54,6 +57,15 @@ impl Client {
     fn may_write_back(&self, open: &Open) -> bool {
         self.mount.dirty_files().is_on()
             && self.mount.mdt_of(open.file.fid).is_some_and(|mdt| mdt.may_write_back(open.file.fid))
+    }
+    /// Another client has looked at the file, so that this mount has lost WRITE_BACK: asks for it again after a while.
+    pub(crate) fn want_write_back_again(&self, file: &FileState) {
+        let is_due = self.mount.dirty_files().is_on() && file.is_time_to_ask(self.ctx.now(), ASK_AGAIN);
+        if let Some(mdt) = self.mount.mdt_of(file.fid).filter(|_| is_due) {
+            let fid = file.fid;
+            // The lock comes with the reply; without it the next write asks.
+            self.ctx.spawn(async move { drop(mdt.read_inode(&Getattr { fid }).await) });
+        }
     }
     /// Waits until there is room for the bytes of one more write, here and at the OSTs, before it takes its place among the
     /// operations of the file.
@@ -90,7 +102,11 @@ impl Client {
         args: &WriteArgs,
     ) -> Result<bool, Failure> {
         let file = &open.file;
-        if args.sync || !self.may_write_back(open) || !self.knows_objects(file, component).await? {
+        if !self.may_write_back(open) {
+            self.want_write_back_again(file);
+            return Ok(false);
+        }
+        if args.sync || !self.knows_objects(file, component).await? {
             return Ok(false);
         }
         let Some(OwnChanges::States(states)) = file.states() else { return Ok(false) };

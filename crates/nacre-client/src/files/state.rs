@@ -11,7 +11,8 @@ use crate::locks::file_flocks::FileFlocks;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use nacre_types::{Attr, Caller, Component, Errno, Failure, Fid, Layout, Owner, mode};
+use core::time::Duration;
+use nacre_types::{Attr, Caller, Component, Errno, Failure, Fid, Instant, Layout, Owner, mode};
 use nacre_wire::mdt::EntryReply;
 use nacre_wire::ost::ObjectState;
 
@@ -41,6 +42,8 @@ pub(crate) struct FileState {
     synced_at: Cell<Option<u64>>,
     /// Writes that failed after their calls had returned: their number, and the error of the latest.
     failed_writes: Cell<(u64, Option<Failure>)>,
+    /// When the MDT was last asked for WRITE_BACK.
+    asked_at: Cell<Instant>,
     flocks: FileFlocks,
     pub(crate) accessed: Accessed,
 }
@@ -61,6 +64,7 @@ impl FileState {
             untrusted: Cell::new(false),
             synced_at: Cell::new(None),
             failed_writes: Cell::default(),
+            asked_at: Cell::default(),
             flocks: FileFlocks::default(),
             accessed: Accessed::default(),
         }
@@ -202,6 +206,14 @@ impl FileState {
         {
             *known = Some(state);
         }
+    }
+    /// Whether the MDT may be asked for WRITE_BACK again, once in an interval.
+    pub(crate) fn is_time_to_ask(&self, now: Instant, interval: Duration) -> bool {
+        let is_time = now.saturating_since(self.asked_at.get()) >= interval;
+        if is_time {
+            self.asked_at.set(now);
+        }
+        is_time
     }
     /// A write has failed after its call had returned.
     pub(crate) fn write_failed(&self, error: Failure) {

@@ -9,7 +9,7 @@
 use crate::shell::output;
 use crate::system::System;
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::fs::{AtFlags, lstat, statat};
+use rustix::fs::{AtFlags, FlockOperation, fcntl_lock, lstat, statat};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
@@ -198,6 +198,7 @@ pub fn run(options: &Trips) -> Result<()> {
         table.row(case.name, ITEMS, &Counts::now(&system)?.since(&before), case.today, case.bar);
     }
     new_files(&system, &mut table, &dir)?;
+    on_one_file(&system, &mut table, &dir)?;
     wake_ups(&system, &dir)?;
     list(&mut system, &mut table, options.list)?;
     system.down()?;
@@ -217,10 +218,38 @@ fn new_files(system: &System, table: &mut Table, dir: &Path) -> Result<()> {
         File::create_new(file(item))?;
     }
     for item in 0..ITEMS {
-        lstat(&file(item))?;
+        lstat(file(item))?;
     }
-    let bound = at_most(1.1, 4.0 + PARENT_AGAIN);
+    // The RPCs are those of "create, close".
+    let bound = at_most(ANY, 4.0 + PARENT_AGAIN);
     table.row("create, close, stat", ITEMS, &Counts::now(system)?.since(&before), bound, bound);
+    Ok(())
+}
+
+/// Calls that a program repeats on a file that it has open.
+fn on_one_file(system: &System, table: &mut Table, dir: &Path) -> Result<()> {
+    type Call = fn(&File, u32) -> std::io::Result<()>;
+    // Setattr, a lock of the object, Truncate, ReportSize, the end of the lock. The kernel asks for `security.capability`
+    // before each truncate (`dentry_needs_remove_privs`): the reply to the one before has brought attributes, so that it no
+    // longer knows that there is none. The mount replies from its cache.
+    const FTRUNCATE: Bound = at_most(5.0, 2.0);
+    let calls: [(&str, Call, Bound); 2] = [
+        ("ftruncate", |file, item| file.set_len(u64::from(item % 100)), FTRUNCATE),
+        (
+            "fcntl lock, unlock",
+            |file, _| {
+                fcntl_lock(file, FlockOperation::LockExclusive)?;
+                Ok(fcntl_lock(file, FlockOperation::Unlock)?)
+            },
+            at_most(2.0, 2.0),
+        ),
+    ];
+    let file = File::create_new(dir.join("open"))?;
+    for (name, call, bound) in calls {
+        let before = Counts::now(system)?;
+        (0..ITEMS).try_for_each(|item| call(&file, item))?;
+        table.row(name, ITEMS, &Counts::now(system)?.since(&before), bound, bound);
+    }
     Ok(())
 }
 

@@ -45,6 +45,7 @@ impl Objects {
                 files.push((FileId::Blob(object), self.expected_length(row.as_ref())));
             }
         }
+        let serial = self.logged().serial();
         let done = self.ctx().io(StoreOp::SyncMany { files }).await;
         if self.ctx().now() - start > SLOW {
             after.set(self.ctx().now() + PAUSE);
@@ -63,7 +64,10 @@ impl Objects {
             }
         };
         for ((object, bytes), result) in taken.into_iter().zip(results) {
-            let result = self.sync_ended(object, result.map(|()| StoreDone::Unit)).await;
+            let mut result = self.sync_ended(object, result.map(|()| StoreDone::Unit)).await;
+            if result.is_ok() {
+                result = self.unlog(object, serial).await;
+            }
             if !self.osd().has_failed() {
                 self.writeback().ended(object, bytes);
             }

@@ -54,6 +54,10 @@ impl Writeback {
     pub(crate) fn wake(&self) {
         self.work.wake_all();
     }
+    /// Every change whose bytes may not be stable was made by this process.
+    pub(crate) fn knows_all(&self) -> bool {
+        self.unstable.borrow().former.is_none()
+    }
     pub(crate) fn many_after(&self) -> &Cell<Instant> {
         &self.many_after
     }
@@ -143,6 +147,7 @@ impl Objects {
     /// The bytes of `range` were written, by a change that gets this transno. Empty: blocks were allocated.
     pub(crate) fn note_unstable(&self, object: ObjectId, transno: Transno, range: Extent) {
         let was_pressed = self.is_half_full();
+        self.logged().note(object, range);
         let early = self.writeback().unstable.borrow_mut().add(object, transno, range);
         if let Some(range) = early {
             let ctx = self.ctx().clone();
@@ -166,6 +171,7 @@ impl Objects {
                 unstable.ended(object, taken);
             }
         }
+        self.logged().forget(object);
         self.tasks().made_progress();
     }
 
@@ -196,6 +202,7 @@ impl Objects {
         let unstable = self.writeback().unstable.borrow();
         unstable.objects.len() >= self.config().unstable_objects_max / 2
             || unstable.bytes >= self.config().unstable_bytes_max / 2
+            || self.logged().is_half_full()
     }
 
     /// Syncs the bytes of one object.
@@ -239,11 +246,15 @@ impl Objects {
         taken: Option<Taken>,
         aside: bool,
     ) -> Result<(), OsdError> {
+        let serial = self.logged().serial();
         // If the row cannot be read, the length is unknown; the bytes are synced all the same.
         let row = self.row(object).await;
         let len = row.as_ref().map_or(0, |row| self.expected_length(row.as_ref()));
         let result = self.ctx().io(StoreOp::SyncWritten { file: FileId::Blob(object), len, aside }).await;
-        let result = self.sync_ended(object, result).await.and(row.map(drop));
+        let result = match self.sync_ended(object, result).await {
+            Ok(()) => self.unlog(object, serial).await.and(row.map(drop)),
+            Err(error) => Err(error),
+        };
         // No later write is reported stable before the outcome of this sync is known, and none at all once the target has
         // stopped.
         if let Some(taken) = taken
@@ -345,6 +356,7 @@ impl Objects {
         if !self.begin_quarantine(object) {
             return;
         }
+        self.logged().forget(object);
         tracing::error!(%object, %error,
             "object bytes lost, the object returns EIO from now on: restore the file from a backup and remove it");
         match self.mark_quarantined(object).await {

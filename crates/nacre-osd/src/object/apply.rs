@@ -284,6 +284,7 @@ fn shrink(
     freed_after: u64,
     last_checksum: Option<u32>,
 ) -> Result<u64, OsdError> {
+    objects.logged().cut(tx, object, size.div_ceil(BLOCK_BYTES));
     let freed = if size == 0 {
         tx.delete_range(table::BLOCK, &block_key(object, 0), &block_key(object, u64::MAX));
         row.blocks / SECTORS_PER_BLOCK
@@ -324,6 +325,7 @@ fn destroy(
         tx.delete_range(table::BLOCK, &block_key(object, 0), &block_key(object, u64::MAX));
     }
     tx.account(row.owner, -sectors_as_bytes(row.blocks), -1);
+    objects.logged().cut(tx, object, 0);
     objects.release_blocks(tx, object, 0)?;
     objects.forget_unstable(object);
     objects.end_quarantine(object);

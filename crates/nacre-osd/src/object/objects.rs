@@ -23,6 +23,7 @@ use crate::maintenance::reclaim::ReclaimTask;
 use crate::maintenance::writeback::Writeback;
 use crate::object::cache_trust::CacheTrust;
 use crate::object::checksum::{BLOCK_BYTES, zeros};
+use crate::object::logged::Logged;
 use crate::object::marks::Overwrites;
 use crate::object::range_lock::RangeLocks;
 use crate::object::rows::{
@@ -83,6 +84,7 @@ pub struct Objects {
     unverified: Unverified,
     cache_trust: CacheTrust,
     overwrites: Rc<Overwrites>,
+    logged: Logged,
 }
 
 impl Objects {
@@ -105,9 +107,11 @@ impl Objects {
             unverified: Unverified::default(),
             cache_trust: CacheTrust::new(osd.was_clean()),
             overwrites: Rc::default(),
+            logged: Logged::default(),
         });
         objects.begin_stable().await?;
         objects.begin_unverified().await?;
+        objects.begin_logged().await?;
         objects.spawn_task(objects.clone().write_back());
         objects.spawn_task(objects.clone().reclaim());
         if !osd.was_clean() {
@@ -184,17 +188,24 @@ impl Objects {
         }
     }
 
-    /// Syncs the object: its bytes and rows are on stable storage when this returns.
+    /// Syncs the object: its bytes and rows are on stable storage when this returns. A few blocks go into the log with the
+    /// rows (`object/logged.rs`).
     ///
     /// # Errors
     /// `Quarantined` when bytes could not be written, `Lost` when they are gone; those of the engine.
     pub async fn sync(self: &Rc<Self>, object: ObjectId) -> Result<(), OsdError> {
         type Half<'a> = Pin<Box<dyn Future<Output = Result<(), OsdError>> + 'a>>;
         self.healthy_row(object).await?;
+        if self.log_bytes(object).await? {
+            self.osd().commit(self.osd().last_transno()).await?;
+            self.other_syncs_ended(object).await;
+            return self.healthy_row(object).await.map(drop);
+        }
         let last = self.osd().last_transno();
         let halves: Vec<Half<'_>> =
             vec![Box::pin(self.sync_bytes(object, false)), Box::pin(self.osd().commit(last))];
         join_all(halves).await.into_iter().collect::<Result<(), _>>()?;
+        self.osd().commit(self.logged().deleted()).await?;
         self.other_syncs_ended(object).await;
         self.healthy_row(object).await.map(drop)
     }
@@ -215,7 +226,7 @@ impl Objects {
     }
     /// Upper bound for truncate, destroy and change of owner.
     pub fn small_credits(frees: bool) -> Credits {
-        Credits { rows: 6, row_bytes: 1024, object_bytes: 0, frees }
+        Credits { rows: 7, row_bytes: 1152, object_bytes: 0, frees }
     }
 
     // ---- parts, for the other files of this layer
@@ -240,6 +251,9 @@ impl Objects {
     }
     pub(crate) fn overwrites(&self) -> &Rc<Overwrites> {
         &self.overwrites
+    }
+    pub(crate) fn logged(&self) -> &Logged {
+        &self.logged
     }
     pub(crate) fn tasks(&self) -> &ObjectTasks {
         &self.tasks

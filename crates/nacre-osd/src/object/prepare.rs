@@ -126,6 +126,9 @@ impl Objects {
             let last = size / BLOCK_BYTES;
             let is_cut =
                 !size.is_multiple_of(BLOCK_BYTES) && size < row.size && self.is_written(object, last).await?;
+            if is_cut {
+                self.unlog_before(object, last..last + 1).await?;
+            }
             let last_checksum =
                 if is_cut { Some(self.checksum_up_to(object, size, row.size).await?) } else { None };
             let freed = if size == 0 { 0 } else { self.allocated_from(object, region + 1).await? };

@@ -73,6 +73,7 @@ impl Objects {
         if self.healthy_row(object).await?.is_none() {
             return Ok(());
         }
+        self.unlog_before(object, blocks.clone()).await?;
         let zeroed = self.each_slice(object, &blocks, |row| row.written, BlockRow::unwrite).await?;
         if zeroed || frees {
             self.osd().commit(self.osd().last_transno()).await?;

@@ -34,6 +34,8 @@ pub const OBJECT: Table = Table(2);
 pub const BLOCK: Table = Table(3);
 /// Objects whose blob is longer than their rows describe: they were truncated or destroyed, but their blob was not yet.
 pub const RECLAIM: Table = Table(4);
+/// Content of blocks that a sync has put into the log.
+pub const LOGGED: Table = Table(5);
 /// Records of all targets (`nacre-target`).
 pub const TARGET: Table = Table(8);
 /// Clients of all targets (`nacre-target`).

@@ -113,7 +113,7 @@ fn usage_follows_the_owner() {
 fn a_failed_sync_takes_the_object_out_of_use_and_nothing_else() {
     let mut t = Target::format(&CrashDevice::new(u64::MAX));
     for n in 0..2 {
-        t.write(object(n), 0, vec![1; 5000]).expect("writes");
+        t.write(object(n), 0, vec![1; 100_000]).expect("writes");
     }
     let error = StoreError::Device("EIO".into());
     t.device.fail(Fault { op: FaultOp::Sync, on: Some(FileKind::Blob), nth: 1, error });

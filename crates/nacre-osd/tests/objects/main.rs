@@ -3,6 +3,7 @@
 mod changes;
 mod damage;
 mod kills;
+mod logged;
 mod machine_loss;
 mod model;
 mod rot;

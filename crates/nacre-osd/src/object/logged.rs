@@ -1,0 +1,369 @@
+//! Bytes of small syncs, in the log: a sync of an object with few changed blocks puts their content into rows, instead of
+//! having the file of the object written back.
+//!
+//! The sync of a file that grows costs the file system below a commit of its journal, and that of a new file a sync of its
+//! directory as well; the log has to be synced in any case. So the blocks that were changed since they were last durable
+//! become rows of LOGGED, which the sync of the log makes durable. The write-back task syncs the file a moment later, and
+//! then the rows are deleted. After an unclean start, a block whose bytes do not match their checksum gets what its row
+//! holds (`restore.rs`), before anything reads or changes the object.
+//!
+//! Invariants: (1) a row holds what the file held under the exclusive lock of its block, so syncs of the same block put
+//! their rows in the order of its contents. (2) Bytes that become durable in the file after their block was logged are
+//! reported to nobody before the deletion of the row is durable, or would be lost with it: otherwise a start could put
+//! back older bytes. (`last_stable` is a later row of the same log; [`Objects::sync`] waits for the deletion.) (3) Blocks
+//! that are cut off, or become zeros, have no row afterwards. (4) A change of which these blocks are not known (of a former
+//! process, an allocation, many blocks) is synced with the file.
+//!
+//! Changes are numbered by a counter of this process: transnos of replayed changes are not in the order of their bytes.
+
+use crate::engine::credits::Credits;
+use crate::engine::tx::Tx;
+use crate::error::OsdError;
+use crate::object::checksum::BLOCK_BYTES;
+use crate::object::objects::{Objects, unexpected_result};
+use crate::object::rows::{block_key, blocks_of, object_of_key, region_of_key};
+use crate::object::scan::is_stopped;
+use crate::table;
+use crate::table::pages::Page;
+use crate::table::pins::Pins;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::cell::{Cell, RefCell};
+use core::ops::Range;
+use core::time::Duration;
+use nacre_node::{FileId, StoreDone, StoreOp, join_all};
+use nacre_types::{Extent, ObjectId, Transno};
+
+/// Changed blocks of an object that a sync puts into the log; an object with more of them is synced with its file.
+const BLOCKS_MAX: usize = 16;
+/// Rows of a target. From half of that on, files are written back at once.
+const ROWS_MAX: usize = 1024;
+/// Rows of one page at a start, and objects that are restored at the same time.
+const PAGE: u32 = 64;
+const RESTORES_IN_FLIGHT: usize = 8;
+/// Pause before a row that could not be deleted is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Blocks of an object that were changed since they were last durable.
+#[derive(Default)]
+struct Dirty {
+    /// Each with the number of its latest change. Empty if there are too many.
+    blocks: BTreeMap<u64, u64>,
+    /// The latest change since there are too many.
+    many: Option<u64>,
+}
+
+/// What is dirty, and what is in rows of LOGGED.
+#[derive(Default)]
+pub(crate) struct Logged {
+    /// Number of the latest change of bytes.
+    serial: Cell<u64>,
+    dirty: RefCell<BTreeMap<ObjectId, Dirty>>,
+    /// Blocks that have a row, each with the number of the latest change when it was written.
+    rows: RefCell<BTreeMap<ObjectId, BTreeMap<u64, u64>>>,
+    count: Cell<usize>,
+    /// The latest change that has deleted rows.
+    deleted: Cell<Transno>,
+}
+
+impl Logged {
+    /// The bytes of `range` were changed. Empty: blocks were allocated.
+    pub(crate) fn note(&self, object: ObjectId, range: Extent) {
+        let serial = self.serial.get() + 1;
+        self.serial.set(serial);
+        let mut dirty = self.dirty.borrow_mut();
+        let dirty = dirty.entry(object).or_default();
+        let blocks = blocks_of(range.start, range.end);
+        let is_many =
+            range.is_empty() || dirty.many.is_some() || blocks.end - blocks.start > BLOCKS_MAX as u64;
+        if !is_many {
+            dirty.blocks.extend(blocks.map(|block| (block, serial)));
+        }
+        if is_many || dirty.blocks.len() > BLOCKS_MAX {
+            dirty.blocks.clear();
+            dirty.many = Some(serial);
+        }
+    }
+    /// Number of the latest change.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial.get()
+    }
+    /// The dirty blocks of an object, if a sync may put them into the log. (Where nothing is dirty, a sync of the file costs
+    /// little, and finds out whether the file is as long as it must be.)
+    fn few(&self, object: ObjectId) -> Option<Vec<u64>> {
+        let all = self.dirty.borrow();
+        let dirty = all.get(&object).filter(|dirty| dirty.many.is_none())?;
+        Some(dirty.blocks.keys().copied().collect())
+    }
+    /// What was changed up to `serial` is durable.
+    fn settle(&self, object: ObjectId, serial: u64) {
+        let mut all = self.dirty.borrow_mut();
+        let Some(dirty) = all.get_mut(&object) else { return };
+        dirty.many = dirty.many.filter(|latest| *latest > serial);
+        dirty.blocks.retain(|_, latest| *latest > serial);
+        if dirty.many.is_none() && dirty.blocks.is_empty() {
+            all.remove(&object);
+        }
+    }
+    /// Blocks have rows with their content as of the change `serial`, or are no longer part of the object.
+    fn are_logged(&self, object: ObjectId, blocks: &[u64], logged: &[u64], serial: u64) {
+        if let Some(dirty) = self.dirty.borrow_mut().get_mut(&object) {
+            dirty.blocks.retain(|block, latest| *latest > serial || blocks.binary_search(block).is_err());
+        }
+        self.settle(object, 0);
+        if logged.is_empty() {
+            return;
+        }
+        let mut rows = self.rows.borrow_mut();
+        let rows = rows.entry(object).or_default();
+        let before = rows.len();
+        rows.extend(logged.iter().map(|block| (*block, serial)));
+        self.count.set(self.count.get() + rows.len() - before);
+    }
+    /// So many rows that files have to be written back.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.count.get() >= ROWS_MAX / 2
+    }
+    fn has_room(&self, rows: usize) -> bool {
+        self.count.get() + rows <= ROWS_MAX
+    }
+    fn has_row(&self, object: ObjectId, blocks: Range<u64>) -> bool {
+        self.rows.borrow().get(&object).is_some_and(|rows| rows.range(blocks).next().is_some())
+    }
+    /// How many rows were written until `serial`; there is no more of them later.
+    fn count_until(&self, object: ObjectId, serial: u64) -> usize {
+        let all = self.rows.borrow();
+        all.get(&object).map_or(0, |rows| rows.values().filter(|at| **at <= serial).count())
+    }
+    /// Takes the rows that were written until `serial`, and says whether the object has no others.
+    fn take_rows(&self, object: ObjectId, serial: u64) -> (Vec<u64>, bool) {
+        let mut all = self.rows.borrow_mut();
+        let Some(rows) = all.get_mut(&object) else { return (Vec::new(), true) };
+        let old: Vec<u64> = rows.iter().filter(|(_, at)| **at <= serial).map(|(block, _)| *block).collect();
+        rows.retain(|_, at| *at > serial);
+        let is_all = rows.is_empty();
+        if is_all {
+            all.remove(&object);
+        }
+        self.count.set(self.count.get() - old.len());
+        (old, is_all)
+    }
+    /// The object is destroyed, or its bytes are lost.
+    pub(crate) fn forget(&self, object: ObjectId) {
+        self.dirty.borrow_mut().remove(&object);
+        let rows = self.rows.borrow_mut().remove(&object);
+        self.count.set(self.count.get() - rows.map_or(0, |rows| rows.len()));
+    }
+    /// In a change that cuts blocks off: deletes their rows.
+    pub(crate) fn cut(&self, tx: &mut Tx<'_>, object: ObjectId, from: u64) {
+        if !self.has_row(object, from..u64::MAX) {
+            return;
+        }
+        tx.delete_range(table::LOGGED, &block_key(object, from), &block_key(object, u64::MAX));
+        let mut all = self.rows.borrow_mut();
+        if let Some(rows) = all.get_mut(&object) {
+            let cut = rows.split_off(&from).len();
+            self.count.set(self.count.get() - cut);
+            if rows.is_empty() {
+                all.remove(&object);
+            }
+        }
+    }
+    /// The latest change that has deleted rows: a sync of a file ends when it is durable.
+    pub(crate) fn deleted(&self) -> Transno {
+        self.deleted.get()
+    }
+}
+
+impl Objects {
+    /// Puts the dirty blocks of an object into rows, so that a commit makes them durable. `false`: the file has to be
+    /// synced.
+    ///
+    /// # Errors
+    /// Those of store and engine.
+    pub(crate) async fn log_bytes(self: &Rc<Self>, object: ObjectId) -> Result<bool, OsdError> {
+        if !self.writeback().knows_all() {
+            return Ok(false);
+        }
+        let Some(blocks) = self.logged().few(object) else { return Ok(false) };
+        let (Some(&first), Some(&last)) = (blocks.first(), blocks.last()) else { return Ok(false) };
+        if !self.logged().has_room(blocks.len()) {
+            self.writeback().wake();
+            return Ok(false);
+        }
+        let range = Extent::new(first * BLOCK_BYTES, (last + 1).saturating_mul(BLOCK_BYTES));
+        let _guard = self.locks().lock(object, range, true).await;
+        let serial = self.logged().serial();
+        let Some(row) = self.healthy_row(object).await? else { return Ok(true) };
+        let Some(rows) = self.content(object, &blocks, row.size).await? else { return Ok(false) };
+        let row_bytes = rows.iter().map(|(_, content)| 24 + content.len()).sum::<usize>();
+        let credits = Credits {
+            rows: u32::try_from(rows.len()).unwrap_or(u32::MAX),
+            row_bytes: u32::try_from(row_bytes).unwrap_or(u32::MAX),
+            ..Credits::default()
+        };
+        let room = match self.osd().reserve(credits).await {
+            Ok(room) => room,
+            Err(OsdError::NoSpace { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let logged: Vec<u64> = rows.iter().map(|(block, _)| *block).collect();
+        self.osd().transact(&Pins::default(), room, |tx| {
+            for (block, content) in rows {
+                tx.put(table::LOGGED, &block_key(object, block), content);
+            }
+            Ok::<(), OsdError>(())
+        })?;
+        self.logged().are_logged(object, &blocks, &logged, serial);
+        if self.logged().is_half_full() {
+            self.writeback().wake();
+        }
+        Ok(true)
+    }
+
+    /// What the file holds of these blocks, without zeros at their ends; blocks beyond `size` are left out. `None`: the file
+    /// is too short, which a sync of it reports.
+    async fn content(
+        &self,
+        object: ObjectId,
+        blocks: &[u64],
+        size: u64,
+    ) -> Result<Option<Vec<(u64, Vec<u8>)>>, OsdError> {
+        let mut rows = Vec::with_capacity(blocks.len());
+        for run in blocks.chunk_by(|a, b| a + 1 == *b) {
+            let offset = run.first().map_or(0, |block| block * BLOCK_BYTES);
+            let end = (offset + run.len() as u64 * BLOCK_BYTES).min(size);
+            let Some(len) = end.checked_sub(offset).filter(|len| *len > 0) else { continue };
+            let len = u32::try_from(len).expect("a few blocks");
+            let op = StoreOp::Read { file: FileId::Blob(object), offset, len };
+            let StoreDone::Bytes(bytes) = self.ctx().io(op).await? else {
+                return Err(unexpected_result("read"));
+            };
+            if bytes.len() < len as usize {
+                return Ok(None);
+            }
+            for (block, content) in run.iter().zip(bytes.chunks(BLOCK_BYTES as usize)) {
+                let used = content.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+                rows.push((*block, content[..used].to_vec()));
+            }
+        }
+        Ok(Some(rows))
+    }
+
+    /// The file of an object was synced, with all changes up to `serial`: its rows go. They are gone durably when
+    /// [`Logged::deleted`] is.
+    ///
+    /// # Errors
+    /// The engine has stopped.
+    pub(crate) async fn unlog(&self, object: ObjectId, serial: u64) -> Result<(), OsdError> {
+        self.logged().settle(object, serial);
+        loop {
+            let rows = u32::try_from(self.logged().count_until(object, serial)).unwrap_or(u32::MAX);
+            if rows == 0 {
+                return Ok(());
+            }
+            let row_bytes = rows.saturating_add(1).saturating_mul(24);
+            let credits = Credits { rows, row_bytes, frees: true, ..Credits::default() };
+            match self.osd().reserve(credits).await {
+                Ok(room) => {
+                    let (blocks, is_all) = self.logged().take_rows(object, serial);
+                    if blocks.is_empty() {
+                        return Ok(());
+                    }
+                    let (transno, ()) = self.osd().transact(&Pins::default(), room, |tx| {
+                        match is_all && blocks.len() > 1 {
+                            true => tx.delete_range(
+                                table::LOGGED,
+                                &block_key(object, 0),
+                                &block_key(object, u64::MAX),
+                            ),
+                            false => {
+                                blocks.iter().for_each(|b| tx.delete(table::LOGGED, &block_key(object, *b)));
+                            }
+                        }
+                        Ok::<(), OsdError>(())
+                    })?;
+                    self.logged().deleted.set(transno);
+                    return Ok(());
+                }
+                Err(error) if is_stopped(&error) => return Err(error),
+                // Until then no later write may be called stable.
+                Err(error) => {
+                    tracing::debug!(%object, %error, "logged bytes that are in the file stay in the log");
+                    self.ctx().sleep(RETRY_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Called under the lock of the blocks, before they change in a way that their rows could undo: the file is synced, so
+    /// that there are no rows.
+    ///
+    /// # Errors
+    /// Those of the sync.
+    pub(crate) async fn unlog_before(&self, object: ObjectId, blocks: Range<u64>) -> Result<(), OsdError> {
+        if !self.logged().has_row(object, blocks) {
+            return Ok(());
+        }
+        // The change comes after the deletion in the log.
+        self.sync_bytes(object, false).await
+    }
+
+    /// At a start: reads the rows. After an unclean one, blocks that have lost their bytes get them from there.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub(crate) async fn begin_logged(self: &Rc<Self>) -> Result<(), OsdError> {
+        let mut found: BTreeMap<ObjectId, Vec<(u64, Bytes)>> = BTreeMap::new();
+        let mut pages = self.osd().pages(table::LOGGED, PAGE);
+        while let Some(page) = pages.next_or_damage().await? {
+            let Page::Rows(rows) = page else {
+                tracing::error!(target_name = %self.osd().label().name,
+                    "bytes of a sync cannot be read from the log: objects may have lost their latest bytes");
+                continue;
+            };
+            for (key, content) in rows {
+                if let (Some(object), Some(block)) = (object_of_key(&key), region_of_key(&key)) {
+                    found.entry(object).or_default().push((block, content));
+                }
+            }
+        }
+        for (object, rows) in &found {
+            let blocks: Vec<u64> = rows.iter().map(|(block, _)| *block).collect();
+            self.logged().are_logged(*object, &[], &blocks, 0);
+        }
+        let next = RefCell::new(found.into_iter());
+        let workers = (0..RESTORES_IN_FLIGHT).map(|_| async {
+            loop {
+                let Some((object, rows)) = next.borrow_mut().next() else { return Ok(()) };
+                match self.restore_logged(object, rows).await {
+                    Err(error) if is_stopped(&error) => return Err(error),
+                    Err(error) => tracing::error!(target_name = %self.osd().label().name, %object, %error,
+                        "bytes of a sync cannot be written from the log to their object"),
+                    Ok(()) => {}
+                }
+            }
+        });
+        join_all(workers).await.into_iter().collect()
+    }
+    async fn restore_logged(
+        self: &Rc<Self>,
+        object: ObjectId,
+        rows: Vec<(u64, Bytes)>,
+    ) -> Result<(), OsdError> {
+        if self.row(object).await?.is_none() {
+            return self.unlog(object, 0).await;
+        }
+        if self.osd().was_clean() {
+            return Ok(());
+        }
+        for (block, content) in rows {
+            let mut content = content.to_vec();
+            content.resize(BLOCK_BYTES as usize, 0);
+            self.restore(object, block * BLOCK_BYTES, &[Bytes::from(content)]).await?;
+        }
+        Ok(())
+    }
+}

@@ -387,6 +387,7 @@ impl Client {
     /// objects and every inode change is one log record. A handle that has lost its locks fails here: the next step of
     /// its caller (removal of a journal) would change the files of the next holder.
     pub async fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> Result<(), Failure> {
+        type Half<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + 'a>>;
         let _timing = self.stats.time("fsync");
         let open = match handle {
             Some(handle) => Some(self.handle_under_lease(handle).await?),
@@ -402,8 +403,7 @@ impl Client {
             let stripes: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
             self.sync_objects(fid, &component, &stripes).await
         };
-        let halves: [Pin<Box<dyn Future<Output = Result<(), Failure>> + '_>>; 2] =
-            [Box::pin(objects), Box::pin(self.sync_inode(&file))];
+        let halves: [Half<'_>; 2] = [Box::pin(objects), Box::pin(self.sync_inode(&file))];
         join_all(halves).await.into_iter().collect::<Result<(), Failure>>()?;
         match open {
             Some(open) => {

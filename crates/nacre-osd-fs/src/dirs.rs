@@ -11,12 +11,15 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 struct Directory {
     /// Counts entries made and removed. Begins with 1: a process that was killed may have left some.
     changes: AtomicU64,
     /// Value of `changes` at the last sync.
     synced: AtomicU64,
+    /// Held during a sync: those who wait for it are mostly served by the next one together.
+    syncing: Mutex<()>,
 }
 
 /// All directories of one store.
@@ -40,7 +43,8 @@ impl Dirs {
                 }
             }
         }
-        let new = || Directory { changes: AtomicU64::new(1), synced: AtomicU64::new(0) };
+        let new =
+            || Directory { changes: AtomicU64::new(1), synced: AtomicU64::new(0), syncing: Mutex::default() };
         Ok(Self { root, all: Place::all().map(|_| new()).collect() })
     }
 
@@ -62,8 +66,13 @@ impl Dirs {
         open: impl FnOnce() -> Result<OwnedFd, Errno>,
     ) -> Result<(), Errno> {
         let dir = self.at(place);
+        let needed = dir.changes.load(Ordering::Acquire);
+        if dir.synced.load(Ordering::Acquire) >= needed {
+            return Ok(());
+        }
+        let _syncing = dir.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         let changes = dir.changes.load(Ordering::Acquire);
-        if dir.synced.load(Ordering::Acquire) < changes {
+        if dir.synced.load(Ordering::Acquire) < needed {
             let fd = open()?;
             retry(|| rustix::fs::fsync(&fd))?;
             dir.synced.fetch_max(changes, Ordering::AcqRel);

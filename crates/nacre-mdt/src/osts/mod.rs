@@ -73,6 +73,8 @@ pub(crate) struct Ost {
     destroyed_to: Cell<Transno>,
     /// Callers that wait for destroys: rounds request the commits that they wait for.
     hurrying: Cell<u32>,
+    /// Woken when there is one more of them, or the service stops.
+    hurry: WaitList,
     low: WaitList,
     /// The administrator allows new files on it.
     active: Cell<bool>,
@@ -432,6 +434,7 @@ impl Osts {
             destroyed: ctx.wait_list(),
             destroyed_to: Cell::new(Transno(0)),
             hurrying: Cell::new(0),
+            hurry: ctx.wait_list(),
             low: ctx.wait_list(),
             active: Cell::new(active),
             full: Cell::new(false),
@@ -565,6 +568,7 @@ impl Osts {
         let osts: Vec<Rc<Ost>> = self.peers.borrow().values().cloned().collect();
         for ost in &osts {
             ost.work.wake_all();
+            ost.hurry.wake_all();
             ost.low.wake_all();
         }
         if let Err(error) = self.store_reserved().await {

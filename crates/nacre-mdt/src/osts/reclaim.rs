@@ -111,6 +111,7 @@ struct Hurrying<'a>(&'a Ost);
 impl<'a> Hurrying<'a> {
     fn new(ost: &'a Ost) -> Self {
         ost.hurrying.set(ost.hurrying.get() + 1);
+        ost.hurry.wake_all();
         Self(ost)
     }
 }

@@ -29,6 +29,8 @@ const SLICE: usize = 128;
 const IN_FLIGHT: usize = 16;
 /// A worker looks at its rows this often even if it was not woken.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// How long a round that nobody waits for leaves the commit of the OST to syncs of clients, and collects further rows.
+const COMMIT_PAUSE: Duration = Duration::from_millis(200);
 /// Pause after an error.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
@@ -88,6 +90,16 @@ impl Mdt {
             for (done, (fid, _)) in join_all(calls).await.into_iter().zip(some) {
                 charged.push((*fid, done?));
             }
+        }
+        // A program that makes and removes files, each with an fsync, would pay for a sync of the log and of a directory per
+        // file here, beside its own.
+        let until = self.core().ctx.now() + COMMIT_PAUSE;
+        while ost.hurrying.get() == 0
+            && !ost.full.get()
+            && !self.osts().stopping.get()
+            && self.core().ctx.now() < until
+        {
+            let _hurry = self.core().ctx.timeout(until, ost.hurry.wait()).await;
         }
         ost.peer.call(&Commit {}).await?;
         for some in destroys.chunks(SLICE) {

@@ -25,6 +25,9 @@ use nacre_types::{Codec, Extent, Instant, ObjectId, Transno};
 /// Rows of one round, and blobs that are truncated at the same time.
 const ROUND: u32 = 64;
 const TRUNCATES_IN_FLIGHT: usize = 8;
+/// How long the task collects objects before it begins, unless somebody waits for their space: files that are removed one
+/// by one share the sync of their directory.
+const COLLECT: Duration = Duration::from_millis(200);
 /// Block rows read in one slice.
 pub(crate) const SLICE: u32 = 256;
 
@@ -33,6 +36,9 @@ pub(crate) struct ReclaimTask {
     /// There may be RECLAIM rows; `kick` wakes the task for them.
     may_have_rows: Cell<bool>,
     kick: WaitList,
+    /// Somebody waits for space: the task collects no longer.
+    is_urgent: Cell<bool>,
+    urgent: WaitList,
     /// A blob was truncated, or `freed_to` has advanced.
     freed: WaitList,
     /// Space that changes up to this one have released is free.
@@ -45,6 +51,8 @@ impl ReclaimTask {
         Self {
             may_have_rows: Cell::new(true),
             kick: ctx.wait_list(),
+            is_urgent: Cell::new(false),
+            urgent: ctx.wait_list(),
             freed: ctx.wait_list(),
             freed_to: Cell::new(Transno(0)),
             damaged: RefCell::default(),
@@ -53,7 +61,23 @@ impl ReclaimTask {
     /// The task reads the rows again, or ends.
     pub(crate) fn wake(&self) {
         self.kick.wake_all();
+        self.hurry();
     }
+    fn hurry(&self) {
+        self.is_urgent.set(true);
+        self.urgent.wake_all();
+    }
+}
+
+/// What a round of the task has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// There may be more rows than it could take.
+    Full,
+    /// Only rows of changes that were not durable.
+    Early,
+    /// Nothing.
+    Whole,
 }
 
 impl Objects {
@@ -86,6 +110,7 @@ impl Objects {
             return Ok(false);
         }
         self.osd().request_commit();
+        self.reclaim_task().hurry();
         Ok(self.ctx().timeout(deadline, self.reclaim_task().freed.wait()).await.is_some())
     }
 
@@ -107,6 +132,7 @@ impl Objects {
             && self.ctx().now() < deadline
             && !self.tasks().is_stopping()
         {
+            self.reclaim_task().hurry();
             let _freed = self.ctx().timeout(deadline, self.reclaim_task().freed.wait()).await;
         }
         Ok(true)
@@ -115,16 +141,23 @@ impl Objects {
     /// Task: reads the table at the start and after every release of blocks, until the table is empty.
     pub(crate) async fn reclaim(self: Rc<Self>) {
         let interval = Duration::from_millis(u64::from(self.config().stable_interval_ms));
+        let mut was_full = false;
         while !self.tasks().is_stopping() {
             if !self.reclaim_task().may_have_rows.take() {
                 self.reclaim_task().kick.wait().await;
                 continue;
             }
+            let until = self.ctx().now() + COLLECT;
+            while !was_full && !self.reclaim_task().is_urgent.get() && self.ctx().now() < until {
+                let _urgent = self.ctx().timeout(until, self.reclaim_task().urgent.wait()).await;
+            }
+            self.reclaim_task().is_urgent.set(false);
             match self.reclaim_round().await {
-                Ok(may_be_more) => self
-                    .reclaim_task()
-                    .may_have_rows
-                    .set(may_be_more || self.reclaim_task().may_have_rows.get()),
+                Ok(round) => {
+                    was_full = round == Round::Full;
+                    let may_be_more = round != Round::Whole || self.reclaim_task().may_have_rows.get();
+                    self.reclaim_task().may_have_rows.set(may_be_more);
+                }
                 Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => break,
                 Err(error) => {
                     tracing::warn!(%error, "space of objects cannot be freed, trying again");
@@ -138,8 +171,8 @@ impl Objects {
         }
     }
 
-    /// Truncates up to [`ROUND`] blobs. Returns whether there may be more.
-    async fn reclaim_round(&self) -> Result<bool, OsdError> {
+    /// Truncates up to [`ROUND`] blobs.
+    async fn reclaim_round(&self) -> Result<Round, OsdError> {
         let before = self.osd().last_transno();
         let mut objects = Vec::new();
         let mut pages = self.osd().pages(table::RECLAIM, ROUND);
@@ -184,7 +217,11 @@ impl Objects {
                 .set(self.reclaim_task().freed_to.get().max(first_left.unwrap_or(before).min(before)));
             self.reclaim_task().freed.wake_all();
         }
-        Ok(!all_seen || !later.is_empty())
+        Ok(match (all_seen, later.is_empty()) {
+            (false, _) => Round::Full,
+            (true, false) => Round::Early,
+            (true, true) => Round::Whole,
+        })
     }
 
     /// Skips an object whose rows are damaged: its space stays in use until the next start, which tries again.

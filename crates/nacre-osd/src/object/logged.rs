@@ -14,14 +14,13 @@
 //! that are cut off, or become zeros, have no row afterwards. (4) A change of which these blocks are not known (of a former
 //! process, an allocation, many blocks) is synced with the file.
 //!
-//! Changes are numbered by a counter of this process: transnos of replayed changes are not in the order of their bytes.
+//! The blocks themselves are kept by `object/logged_blocks.rs`.
 
 use crate::engine::credits::Credits;
-use crate::engine::tx::Tx;
 use crate::error::OsdError;
 use crate::object::checksum::BLOCK_BYTES;
 use crate::object::objects::{Objects, unexpected_result};
-use crate::object::rows::{block_key, blocks_of, object_of_key, region_of_key};
+use crate::object::rows::{block_key, object_of_key, region_of_key};
 use crate::object::scan::is_stopped;
 use crate::table;
 use crate::table::pages::Page;
@@ -30,152 +29,17 @@ use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use core::cell::{Cell, RefCell};
+use core::cell::RefCell;
 use core::ops::Range;
 use core::time::Duration;
 use nacre_node::{FileId, StoreDone, StoreOp, join_all};
-use nacre_types::{Extent, ObjectId, Transno};
+use nacre_types::{Extent, ObjectId};
 
-/// Changed blocks of an object that a sync puts into the log; an object with more of them is synced with its file.
-const BLOCKS_MAX: usize = 16;
-/// Rows of a target. From half of that on, files are written back at once.
-const ROWS_MAX: usize = 1024;
 /// Rows of one page at a start, and objects that are restored at the same time.
 const PAGE: u32 = 64;
 const RESTORES_IN_FLIGHT: usize = 8;
 /// Pause before a row that could not be deleted is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-
-/// Blocks of an object that were changed since they were last durable.
-#[derive(Default)]
-struct Dirty {
-    /// Each with the number of its latest change. Empty if there are too many.
-    blocks: BTreeMap<u64, u64>,
-    /// The latest change since there are too many.
-    many: Option<u64>,
-}
-
-/// What is dirty, and what is in rows of LOGGED.
-#[derive(Default)]
-pub(crate) struct Logged {
-    /// Number of the latest change of bytes.
-    serial: Cell<u64>,
-    dirty: RefCell<BTreeMap<ObjectId, Dirty>>,
-    /// Blocks that have a row, each with the number of the latest change when it was written.
-    rows: RefCell<BTreeMap<ObjectId, BTreeMap<u64, u64>>>,
-    count: Cell<usize>,
-    /// The latest change that has deleted rows.
-    deleted: Cell<Transno>,
-}
-
-impl Logged {
-    /// The bytes of `range` were changed. Empty: blocks were allocated.
-    pub(crate) fn note(&self, object: ObjectId, range: Extent) {
-        let serial = self.serial.get() + 1;
-        self.serial.set(serial);
-        let mut dirty = self.dirty.borrow_mut();
-        let dirty = dirty.entry(object).or_default();
-        let blocks = blocks_of(range.start, range.end);
-        let is_many =
-            range.is_empty() || dirty.many.is_some() || blocks.end - blocks.start > BLOCKS_MAX as u64;
-        if !is_many {
-            dirty.blocks.extend(blocks.map(|block| (block, serial)));
-        }
-        if is_many || dirty.blocks.len() > BLOCKS_MAX {
-            dirty.blocks.clear();
-            dirty.many = Some(serial);
-        }
-    }
-    /// Number of the latest change.
-    pub(crate) fn serial(&self) -> u64 {
-        self.serial.get()
-    }
-    /// The dirty blocks of an object, if a sync may put them into the log. (Where nothing is dirty, a sync of the file costs
-    /// little, and finds out whether the file is as long as it must be.)
-    fn few(&self, object: ObjectId) -> Option<Vec<u64>> {
-        let all = self.dirty.borrow();
-        let dirty = all.get(&object).filter(|dirty| dirty.many.is_none())?;
-        Some(dirty.blocks.keys().copied().collect())
-    }
-    /// What was changed up to `serial` is durable.
-    fn settle(&self, object: ObjectId, serial: u64) {
-        let mut all = self.dirty.borrow_mut();
-        let Some(dirty) = all.get_mut(&object) else { return };
-        dirty.many = dirty.many.filter(|latest| *latest > serial);
-        dirty.blocks.retain(|_, latest| *latest > serial);
-        if dirty.many.is_none() && dirty.blocks.is_empty() {
-            all.remove(&object);
-        }
-    }
-    /// Blocks have rows with their content as of the change `serial`, or are no longer part of the object.
-    fn are_logged(&self, object: ObjectId, blocks: &[u64], logged: &[u64], serial: u64) {
-        if let Some(dirty) = self.dirty.borrow_mut().get_mut(&object) {
-            dirty.blocks.retain(|block, latest| *latest > serial || blocks.binary_search(block).is_err());
-        }
-        self.settle(object, 0);
-        if logged.is_empty() {
-            return;
-        }
-        let mut rows = self.rows.borrow_mut();
-        let rows = rows.entry(object).or_default();
-        let before = rows.len();
-        rows.extend(logged.iter().map(|block| (*block, serial)));
-        self.count.set(self.count.get() + rows.len() - before);
-    }
-    /// So many rows that files have to be written back.
-    pub(crate) fn is_half_full(&self) -> bool {
-        self.count.get() >= ROWS_MAX / 2
-    }
-    fn has_room(&self, rows: usize) -> bool {
-        self.count.get() + rows <= ROWS_MAX
-    }
-    fn has_row(&self, object: ObjectId, blocks: Range<u64>) -> bool {
-        self.rows.borrow().get(&object).is_some_and(|rows| rows.range(blocks).next().is_some())
-    }
-    /// How many rows were written until `serial`; there is no more of them later.
-    fn count_until(&self, object: ObjectId, serial: u64) -> usize {
-        let all = self.rows.borrow();
-        all.get(&object).map_or(0, |rows| rows.values().filter(|at| **at <= serial).count())
-    }
-    /// Takes the rows that were written until `serial`, and says whether the object has no others.
-    fn take_rows(&self, object: ObjectId, serial: u64) -> (Vec<u64>, bool) {
-        let mut all = self.rows.borrow_mut();
-        let Some(rows) = all.get_mut(&object) else { return (Vec::new(), true) };
-        let old: Vec<u64> = rows.iter().filter(|(_, at)| **at <= serial).map(|(block, _)| *block).collect();
-        rows.retain(|_, at| *at > serial);
-        let is_all = rows.is_empty();
-        if is_all {
-            all.remove(&object);
-        }
-        self.count.set(self.count.get() - old.len());
-        (old, is_all)
-    }
-    /// The object is destroyed, or its bytes are lost.
-    pub(crate) fn forget(&self, object: ObjectId) {
-        self.dirty.borrow_mut().remove(&object);
-        let rows = self.rows.borrow_mut().remove(&object);
-        self.count.set(self.count.get() - rows.map_or(0, |rows| rows.len()));
-    }
-    /// In a change that cuts blocks off: deletes their rows.
-    pub(crate) fn cut(&self, tx: &mut Tx<'_>, object: ObjectId, from: u64) {
-        if !self.has_row(object, from..u64::MAX) {
-            return;
-        }
-        tx.delete_range(table::LOGGED, &block_key(object, from), &block_key(object, u64::MAX));
-        let mut all = self.rows.borrow_mut();
-        if let Some(rows) = all.get_mut(&object) {
-            let cut = rows.split_off(&from).len();
-            self.count.set(self.count.get() - cut);
-            if rows.is_empty() {
-                all.remove(&object);
-            }
-        }
-    }
-    /// The latest change that has deleted rows: a sync of a file ends when it is durable.
-    pub(crate) fn deleted(&self) -> Transno {
-        self.deleted.get()
-    }
-}
 
 impl Objects {
     /// Puts the dirty blocks of an object into rows, so that a commit makes them durable. `false`: the file has to be
@@ -253,7 +117,7 @@ impl Objects {
     }
 
     /// The file of an object was synced, with all changes up to `serial`: its rows go. They are gone durably when
-    /// [`Logged::deleted`] is.
+    /// `Logged::deleted` is.
     ///
     /// # Errors
     /// The engine has stopped.
@@ -285,7 +149,7 @@ impl Objects {
                         }
                         Ok::<(), OsdError>(())
                     })?;
-                    self.logged().deleted.set(transno);
+                    self.logged().note_deleted(transno);
                     return Ok(());
                 }
                 Err(error) if is_stopped(&error) => return Err(error),

@@ -12,6 +12,7 @@ pub(crate) mod apply;
 pub(crate) mod cache_trust;
 pub mod checksum;
 pub(crate) mod logged;
+pub(crate) mod logged_blocks;
 pub(crate) mod lost;
 pub(crate) mod marks;
 pub(crate) mod objects;

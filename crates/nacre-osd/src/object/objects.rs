@@ -23,7 +23,7 @@ use crate::maintenance::reclaim::ReclaimTask;
 use crate::maintenance::writeback::Writeback;
 use crate::object::cache_trust::CacheTrust;
 use crate::object::checksum::{BLOCK_BYTES, zeros};
-use crate::object::logged::Logged;
+use crate::object::logged_blocks::Logged;
 use crate::object::marks::Overwrites;
 use crate::object::range_lock::RangeLocks;
 use crate::object::rows::{

@@ -1,10 +1,13 @@
-//! The rows of the memtable by key: a tree in the order of the keys, and in front of it the keys of the latest lookups.
+//! The rows of the memtable by key: a tree for each table in the order of the keys, and in front of the trees the keys of
+//! the latest lookups.
+//!
+//! Trees of their own are less deep than one for all tables: there are few opens, and many inodes.
 //!
 //! A request looks up the same few keys several times (when it fetches them, in its transaction, when it writes them),
 //! and so do the requests after it: the directory of a new file, the slot of a reply, the open that a close ends. A
-//! search of the tree compares about twenty keys, and misses the processor's caches when there are many rows.
+//! search of a tree compares about twenty keys, and misses the processor's caches when there are many rows.
 //!
-//! Invariant: a line of `recent` says what the tree says of its key. Keys that are too long for a tree node have none.
+//! Invariant: a line of `recent` says what the trees say of its key. Keys that are too long for a tree node have none.
 
 use crate::table::key::Key;
 use crate::table::memtable::{NO_SLOT, Slot};
@@ -13,12 +16,17 @@ use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 use core::cell::Cell;
-use core::ops::{Bound, RangeBounds};
+use core::ops::Bound;
 
 /// Keys of the latest lookups: enough for the creates whose closes are sent together.
 const LINES: usize = 1024;
 
-/// A key, and its slot; `NO_SLOT`: the tree does not have the key.
+/// Numbers of tables are bytes.
+const TABLES: usize = 256;
+
+type Tree = BTreeMap<Key, Slot>;
+
+/// A key, and its slot; `NO_SLOT`: no tree has the key.
 #[derive(Clone, Copy)]
 struct Line {
     key: [u64; 4],
@@ -26,35 +34,57 @@ struct Line {
 }
 
 pub(crate) struct Index {
-    tree: BTreeMap<Key, Slot>,
+    trees: Box<[Tree]>,
     recent: Box<[Cell<Line>]>,
 }
 
 impl Default for Index {
     fn default() -> Self {
-        // These are lines of the empty key, which the tree does not have.
+        // These are lines of the empty key, which no tree has.
         let line = Cell::new(Line { key: [0; 4], slot: NO_SLOT });
-        Self { tree: BTreeMap::new(), recent: alloc::vec![line; LINES].into() }
+        let trees = (0..TABLES).map(|_| Tree::new()).collect();
+        Self { trees, recent: alloc::vec![line; LINES].into() }
     }
 }
 
 impl Index {
     pub(crate) fn len(&self) -> usize {
-        self.tree.len()
+        self.trees.iter().map(Tree::len).sum()
+    }
+    fn tree(&self, key: &Key) -> &Tree {
+        &self.trees[key.table()]
+    }
+    fn tree_mut(&mut self, key: &Key) -> &mut Tree {
+        &mut self.trees[key.table()]
     }
     pub(crate) fn get(&self, key: &Key) -> Option<Slot> {
-        let Some((line, words)) = self.line(key) else { return self.tree.get(key).copied() };
+        let Some((line, words)) = self.line(key) else { return self.tree(key).get(key).copied() };
         let Line { key: recent, mut slot } = line.get();
         if recent != words {
-            slot = self.tree.get(key).copied().unwrap_or(NO_SLOT);
+            slot = self.tree(key).get(key).copied().unwrap_or(NO_SLOT);
             line.set(Line { key: words, slot });
         }
         (slot != NO_SLOT).then_some(slot)
     }
-    /// Rows from a key on, in the order of their keys. (Its readers compare with the end of their range as they go: the
-    /// tree would search for it as well, and most ranges have no row or one.)
+    /// Rows from a key on, in the order of their keys.
     pub(crate) fn range_from<'a>(&'a self, from: &Key) -> impl Iterator<Item = (&'a Key, Slot)> + use<'a> {
-        self.tree.range::<Key, _>((Bound::Included(from), Bound::Unbounded)).map(|(key, slot)| (key, *slot))
+        self.from(from, TABLES - 1)
+    }
+    /// Rows of `from..to` in the order of their keys.
+    pub(crate) fn range<'a>(
+        &'a self,
+        from: &Key,
+        to: &Key,
+    ) -> impl Iterator<Item = (&'a Key, Slot)> + use<'a> {
+        // The end is compared with each row: the tree would search for it, and most ranges have no row or one.
+        let end = to.clone();
+        self.from(from, to.table()).take_while(move |(key, _)| **key < end)
+    }
+    fn from<'a>(&'a self, from: &Key, last_table: usize) -> impl Iterator<Item = (&'a Key, Slot)> + use<'a> {
+        let trees = self.trees.get(from.table()..=last_table).unwrap_or_default();
+        let (first, later) = trees.split_at(trees.len().min(1));
+        let first = first.first().map(|tree| tree.range::<Key, _>((Bound::Included(from), Bound::Unbounded)));
+        first.into_iter().flatten().chain(later.iter().flatten()).map(|(key, slot)| (key, *slot))
     }
     /// The slot of the key, which `add` provides if the tree does not have it.
     pub(crate) fn get_or_insert(&mut self, key: &Key, add: impl FnOnce() -> Slot) -> Slot {
@@ -64,17 +94,17 @@ impl Index {
                 return slot;
             }
         }
-        let slot = *self.tree.entry(key.clone()).or_insert_with(add);
+        let slot = *self.tree_mut(key).entry(key.clone()).or_insert_with(add);
         self.note(key, slot);
         slot
     }
     pub(crate) fn remove(&mut self, key: &Key) -> Option<Slot> {
         self.note(key, NO_SLOT);
-        self.tree.remove(key)
+        self.tree_mut(key).remove(key)
     }
     /// Removes the key if `may_go` says so of its slot.
     pub(crate) fn remove_if(&mut self, key: Key, may_go: impl FnOnce(Slot) -> bool) -> Option<Slot> {
-        let Entry::Occupied(entry) = self.tree.entry(key) else { return None };
+        let Entry::Occupied(entry) = self.tree_mut(&key).entry(key) else { return None };
         if !may_go(*entry.get()) {
             return None;
         }
@@ -82,13 +112,21 @@ impl Index {
         self.note(&key, NO_SLOT);
         Some(slot)
     }
-    /// Removes rows of a range. One walk over its nodes costs less than a search for each of its keys.
+    /// Removes rows of `from..to`; without `to`, to the end. One walk over its nodes costs less than a search for each of its
+    /// keys.
     pub(crate) fn extract(
         &mut self,
-        range: impl RangeBounds<Key>,
+        from: &Key,
+        to: Option<&Key>,
         mut may_go: impl FnMut(Slot) -> bool,
     ) -> Vec<(Key, Slot)> {
-        let gone: Vec<_> = self.tree.extract_if(range, |_, slot| may_go(*slot)).collect();
+        let range = (Bound::Included(from), to.map_or(Bound::Unbounded, Bound::Excluded));
+        let last_table = to.map_or(TABLES - 1, Key::table);
+        let trees = self.trees.get_mut(from.table()..=last_table).unwrap_or_default();
+        let mut gone = Vec::new();
+        for tree in trees {
+            gone.extend(tree.extract_if(range, |_, slot| may_go(*slot)));
+        }
         gone.iter().for_each(|(key, _)| self.note(key, NO_SLOT));
         gone
     }
@@ -125,7 +163,8 @@ mod tests {
         for step in 0..200_000u32 {
             let n = next(3000) as u32;
             let long = [n.to_be_bytes(); 9].concat();
-            let key = Key::new(Table(7), if n.is_multiple_of(10) { &long } else { &long[..4] });
+            let table = |n: u32| Table((n / 1000) as u8 + 7);
+            let key = Key::new(table(n), if n.is_multiple_of(10) { &long } else { &long[..4] });
             match next(5) {
                 0 => assert_eq!(index.get_or_insert(&key, || step), *tree.entry(key).or_insert(step)),
                 1 => assert_eq!(index.remove(&key), tree.remove(&key)),
@@ -136,12 +175,15 @@ mod tests {
                     assert_eq!(index.remove_if(key, goes), there);
                 }
                 3 if step.is_multiple_of(100) => {
-                    let end = Key::new(Table(7), &(n + 50).to_be_bytes());
+                    let end = Key::new(table(n + 50), &(n + 50).to_be_bytes());
                     let (from, to) = if key < end { (key, end) } else { (end, key) };
+                    let rows = tree.range::<Key, _>(&from..&to).map(|(key, slot)| (key, *slot));
+                    assert!(index.range(&from, &to).eq(rows));
+                    assert_eq!(index.range(&to, &from).count(), 0);
                     let goes = |slot: Slot| slot.is_multiple_of(3);
                     let gone: Vec<_> =
                         tree.extract_if(from.clone()..to.clone(), |_, slot| goes(*slot)).collect();
-                    assert_eq!(index.extract(from..to, goes), gone);
+                    assert_eq!(index.extract(&from, Some(&to), goes), gone);
                 }
                 _ => assert_eq!(index.get(&key), tree.get(&key).copied()),
             }

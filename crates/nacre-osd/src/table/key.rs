@@ -70,6 +70,10 @@ impl Key {
             Repr::Heap(_) => None,
         }
     }
+    /// The number of the table; 0 for the empty key.
+    pub(crate) fn table(&self) -> usize {
+        self.raw().first().copied().unwrap_or(0).into()
+    }
     /// Table number and key bytes.
     pub fn raw(&self) -> &[u8] {
         match &self.0 {

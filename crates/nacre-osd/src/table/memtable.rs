@@ -18,7 +18,6 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::RefCell;
-use core::ops::Bound;
 
 /// Memory of a row besides its bytes: share of a tree node, slab entry, allocator overhead.
 const ROW_OVERHEAD_BYTES: usize = 144;
@@ -256,8 +255,7 @@ impl Memtable {
         from: &Key,
         to: &Key,
     ) -> impl Iterator<Item = (&'a Key, Slot)> + use<'a> {
-        let to = to.clone();
-        self.index.range_from(from).take_while(move |(key, _)| **key < to)
+        self.index.range(from, to)
     }
 
     fn charge(&mut self, generation: u32, add: usize, sub: usize) {
@@ -497,9 +495,8 @@ impl Memtable {
         let next = last.map(Key::successor);
         drop(rows);
         if some {
-            let end = next.clone().map_or(Bound::Unbounded, Bound::Excluded);
-            let range = (Bound::Included(self.sweep_at.clone()), end);
-            for (key, slot) in self.index.extract(range, |slot| may_go(slot).is_some()) {
+            let gone = self.index.extract(&self.sweep_at, next.as_ref(), |slot| may_go(slot).is_some());
+            for (key, slot) in gone {
                 let row = self.slab.take(slot);
                 let bytes = row_bytes(key.raw(), row.value.as_ref()) as u64;
                 self.bytes.clean = self.bytes.clean.saturating_sub(bytes);

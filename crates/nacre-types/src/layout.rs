@@ -106,8 +106,8 @@ pub struct StripePiece {
 impl Component {
     /// Records the current number of replacements of each OST in the layout.
     pub fn lay_out(&mut self, replaced: impl Fn(OstIndex) -> u32) {
-        let laid: Vec<u32> = self.stripes.iter().map(|ost| replaced(*ost)).collect();
-        self.laid = if laid.iter().all(|n| *n == 0) { Vec::new() } else { laid };
+        let laid = self.stripes.iter().map(|ost| replaced(*ost));
+        self.laid = if laid.clone().all(|n| n == 0) { Vec::new() } else { laid.collect() };
     }
     /// The number of replacements of the OST when a stripe was laid out: if the OST has a higher one now, a missing
     /// object is lost.

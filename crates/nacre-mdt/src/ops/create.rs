@@ -82,7 +82,7 @@ impl Operation for Create<'_> {
             None => view.put_bytes(ORPHAN, &self.fid.key(), NEVER_NAMED),
         }
         view.describes(&inode);
-        Ok(applied(inode.reply(), true))
+        Ok(applied(inode.into_reply(), true))
     }
 
     fn replayed_layout(&self, reply: &[u8]) -> Option<Layout> {
@@ -94,7 +94,7 @@ impl Operation for Create<'_> {
     }
 
     fn reconstruct(&self, record: &Recorded, inode: Option<Inode>) -> Result<Vec<u8>, Errno> {
-        let entry = inode.map_or_else(|| removed(self, record.fid), |inode| inode.reply());
+        let entry = inode.map_or_else(|| removed(self, record.fid), Inode::into_reply);
         Ok(CreateReply { entry, created: record.data != 0 }.to_vec())
     }
 }
@@ -211,7 +211,7 @@ fn open_existing(
         view.put_inode(&inode);
     }
     view.describes(&inode);
-    Ok(applied(inode.reply(), false))
+    Ok(applied(inode.into_reply(), false))
 }
 
 /// Whether a FID that a client proposes belongs to a sequence of this client and is unused.

@@ -168,7 +168,7 @@ pub(crate) struct Applied {
 impl Applied {
     /// A reply without contents.
     pub(crate) fn empty() -> Self {
-        Self { body: Empty {}.to_vec(), record: Recorded::default() }
+        Self { body: Vec::new(), record: Recorded::default() }
     }
     /// A reply that describes an inode. The record keeps the type of the inode, which may be removed before the reply has to
     /// be reconstructed.

@@ -109,14 +109,16 @@ impl FreeSpace {
 }
 
 /// Whether the OSTs are so equally free that they take turns.
-pub(crate) fn about_equal<'a>(qos: Qos, osts: impl Iterator<Item = &'a FreeSpace> + Clone) -> bool {
-    let equal = |of: fn(&FreeSpace) -> u64| {
-        let (most, least) =
-            (osts.clone().map(of).max().unwrap_or(0), osts.clone().map(of).min().unwrap_or(0));
-        let percent = 100 - u128::from(qos.threshold_rr.min(100));
-        u128::from(most) * percent <= u128::from(least) * 100
-    };
-    equal(|ost| ost.bytes_avail) && equal(|ost| ost.files_free)
+pub(crate) fn about_equal<'a>(qos: Qos, osts: impl Iterator<Item = &'a FreeSpace>) -> bool {
+    let (mut most, mut least) = ([0; 2], [u64::MAX; 2]);
+    for ost in osts {
+        let free = [ost.bytes_avail, ost.files_free];
+        for ((most, least), free) in most.iter_mut().zip(&mut least).zip(free) {
+            (*most, *least) = ((*most).max(free), (*least).min(free));
+        }
+    }
+    let percent = 100 - u128::from(qos.threshold_rr.min(100));
+    most.iter().zip(&least).all(|(most, least)| u128::from(*most) * percent <= u128::from(*least) * 100)
 }
 
 /// The place in `osts` that `random` falls on, by weight. `None` only if there are none.

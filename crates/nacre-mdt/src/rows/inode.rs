@@ -59,6 +59,11 @@ impl Inode {
             buffered: self.is_regular() && self.attr.size_state == SizeState::Open,
         }
     }
+    /// The same of an inode that is not needed any more.
+    pub(crate) fn into_reply(mut self) -> EntryReply {
+        let layout = self.layout.take();
+        EntryReply { layout, ..self.reply() }
+    }
     pub(crate) fn owner(&self) -> Owner {
         Owner { uid: self.attr.uid, gid: self.attr.gid, projid: self.attr.projid }
     }

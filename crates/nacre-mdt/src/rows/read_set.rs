@@ -56,8 +56,6 @@ impl ReadSet {
     }
     /// Reads everything in the set and pins it.
     pub(crate) async fn fetch(&mut self, osd: &Osd) -> Result<Pins, OsdError> {
-        self.keys.sort_unstable();
-        self.keys.dedup();
         self.ranges.sort_unstable();
         self.ranges.dedup();
         osd.fetch_set(&self.keys, &self.ranges, DISCRIMINATORS as u32 + 1).await

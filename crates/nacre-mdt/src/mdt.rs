@@ -90,9 +90,8 @@ impl Mdt {
         &self.inode_locks
     }
 
-    /// Applies a change of memory that a successful transaction has listed.
-    pub(crate) fn apply_state_change(&self, change: StateChange) {
-        self.opens.borrow_mut().apply(&change);
+    /// Does what follows from a change of the opens that a successful transaction has listed.
+    pub(crate) fn follow_state_change(&self, change: StateChange) {
         match change {
             StateChange::Opened { opened, .. } if opened.writes() => self.osts.sizes().disturb(opened.fid),
             StateChange::Opened { .. }

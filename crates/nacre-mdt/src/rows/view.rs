@@ -9,7 +9,7 @@
 
 use crate::rows::access::{AccessKey, AccessSet};
 use crate::rows::lock_changes::{LockChanges, LockHolders, changed_bits};
-use crate::rows::opens::Opens;
+use crate::rows::opens::{Opens, Undo};
 use crate::rows::read_set::ReadSet;
 use crate::rows::row::{EntryRow, Inode, Row, RowError};
 use crate::rows::state_change::StateChange;
@@ -118,6 +118,9 @@ pub(crate) struct Output {
     pub(crate) accesses: Option<AccessSet>,
     /// Changes of the memory, in order.
     pub(crate) state_changes: Vec<StateChange>,
+    /// Takes back what a batch has done to the opens already, one for each of its state changes: its later operations see
+    /// the opens of earlier ones.
+    pub(crate) undo_opens: Vec<Undo>,
     /// The changes of inodes of which clients have locks.
     pub(crate) locks: LockChanges,
     /// The versions that the operation depends on.

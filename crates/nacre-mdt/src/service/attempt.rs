@@ -203,14 +203,17 @@ impl Mdt {
             }
             None => self.core().osd.transact(pins, reservation, once),
         };
-        match (done, retry) {
+        let unchanged = match (done, retry) {
             (Ok(done), _) => {
                 self.applied(request, done.0, mem::take(output));
-                Ok(done)
+                return Ok(done);
             }
-            (Err(failure), None) => Err(Unchanged::Failed(failure)),
-            (Err(_), Some(reason)) => Err(Unchanged::Retry(reason)),
-        }
+            (Err(failure), None) => Unchanged::Failed(failure),
+            (Err(_), Some(reason)) => Unchanged::Retry(reason),
+        };
+        let mut opens = self.opens().borrow_mut();
+        output.undo_opens.drain(..).rev().for_each(|undo| opens.undo(undo));
+        Err(unchanged)
     }
     /// Whether a change may have to wait for changes of other clients. The changes of others wait for a report of opens: it must
     /// not wait for their turns, and is committed before its reply.
@@ -233,7 +236,12 @@ impl Mdt {
     }
     /// The transaction has succeeded: the memory follows it, in the same visit.
     fn applied(&self, request: Option<&Request>, transno: Transno, output: Output) {
-        output.state_changes.into_iter().for_each(|change| self.apply_state_change(change));
+        // A batch has changed the opens already.
+        if output.undo_opens.is_empty() {
+            let mut opens = self.opens().borrow_mut();
+            output.state_changes.iter().for_each(|change| opens.apply(change));
+        }
+        output.state_changes.into_iter().for_each(|change| self.follow_state_change(change));
         self.set_lock_tail(request, transno, output.locks);
         if let Some(request) = request {
             self.inode_locks().change_applied(request.export);

@@ -1,14 +1,14 @@
 //! Several operations in one transaction: in order, each sees those before it.
 //!
 //! Rules: one transno, one reply record with a result for each operation. An operation that fails leaves nothing
-//! behind, neither in rows nor in memory. Later operations see the opens and truncates of earlier ones at once; these
-//! are undone in memory at the end of the attempt, and applied when the transaction has succeeded. File locks and
-//! sequences are not metadata operations: EOPNOTSUPP.
+//! behind, neither in rows nor in memory. Later operations see the opens and truncates of earlier ones at once; an
+//! attempt that does not stand takes these back in the same visit. File locks and sequences are not metadata operations:
+//! EOPNOTSUPP.
 
 use crate::mdt::Mdt;
 use crate::ops::{AnyOperation, Applied, Context, Recorded};
 use crate::osts::layout_choice::LayoutChoice;
-use crate::rows::opens::{Opens, Undo};
+use crate::rows::opens::Opens;
 use crate::rows::read_set::ReadSet;
 use crate::rows::versions::Digest;
 use crate::rows::view::{Abort, Output, Step, View};
@@ -56,7 +56,6 @@ struct Progress {
     results: Vec<SubResult>,
     records: Vec<SubRecord>,
     digest: Digest,
-    undo: Vec<Undo>,
     stopped: bool,
     /// The attempt cannot stand.
     abort: Option<Abort>,
@@ -64,8 +63,7 @@ struct Progress {
 
 impl Progress {
     fn new() -> Self {
-        let (results, records, undo) = (Vec::new(), Vec::new(), Vec::new());
-        Self { results, records, digest: Digest::new(), undo, stopped: false, abort: None }
+        Self { results: Vec::new(), records: Vec::new(), digest: Digest::new(), stopped: false, abort: None }
     }
     fn succeeded(&mut self, applied: Applied, versions: &PreVersions) {
         let Recorded { data, fid } = applied.record;
@@ -111,8 +109,6 @@ impl BatchRun<'_> {
                 break;
             }
         }
-        // Later operations saw the changes of memory; they are applied when the batch stands.
-        progress.undo.drain(..).rev().for_each(|undo| opens.undo(undo));
         if let Some(abort) = progress.abort {
             return Err(abort);
         }
@@ -163,7 +159,7 @@ impl BatchRun<'_> {
             Ok(applied) => {
                 output.locks.extend(own.locks);
                 for change in own.state_changes {
-                    progress.undo.push(opens.undo_of(&change));
+                    output.undo_opens.push(opens.undo_of(&change));
                     opens.apply(&change);
                     output.state_changes.push(change);
                 }

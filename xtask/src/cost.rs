@@ -1,4 +1,4 @@
-//! `cargo xtask cost`: instructions that the metadata target needs for a change, counted by valgrind.
+//! `cargo xtask cost`: instructions that the metadata target needs for a change or a lookup, counted by valgrind.
 //!
 //! The load is the example `create_cost` of nacre-mdt: the real target in the simulator. Only the work of the target is
 //! counted, and the difference of two runs is taken, so that the set-up drops out; the figure hardly depends on other
@@ -21,6 +21,7 @@ pub(crate) fn run() -> Result<()> {
         let share = format!("{:.1} %", (with - without) / with * 100.0);
         println!("{shown:<16} {with:>14.0} {without:>14.0} {share:>9}");
     }
+    println!("{:<16} {:>14.0}", "lookup", per_change(&example, "lookup", "with")?);
     Ok(())
 }
 

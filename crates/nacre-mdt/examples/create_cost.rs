@@ -1,6 +1,6 @@
-//! The load of `cargo xtask cost`: N changes through a metadata target in the simulator, the same at every run.
+//! The load of `cargo xtask cost`: N changes, or lookups, through a metadata target in the simulator, the same at every run.
 //!
-//! `create_cost create|mkdir with|without N`. Everything that the target does for a message happens in
+//! `create_cost create|mkdir|lookup with|without N`. Everything that the target does for a message happens in
 //! [`visit_mdt`] and [`log_mdt`], so that a profiler can count these alone: no client, network or object target.
 //! As in a process of nacre, memory comes from mimalloc, and as by a mount, closes that say nothing are sent together.
 #![allow(clippy::unwrap_used, reason = "a measurement")]
@@ -17,6 +17,9 @@ use nacre_wire::Opcode;
 use nacre_wire::mdt::{BATCH_MAX, Batch, Close, SubOperation};
 use std::rc::Rc;
 use support::{Cluster, DIR, O_RDWR, REG};
+
+/// Files that are looked up.
+const FILES: u32 = 500;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -58,13 +61,14 @@ fn without_records(ctx: &Rc<Ctx>, config: TargetConfig) -> Box<dyn Logic> {
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    let [_, op, records, count] = &args[..] else { panic!("create_cost create|mkdir with|without N") };
-    let (mkdir, count) = (op == "mkdir", count.parse::<u32>().unwrap());
+    let [_, op, records, count] = &args[..] else { panic!("create_cost create|mkdir|lookup with|without N") };
+    let (mkdir, lookup, count) = (op == "mkdir", op == "lookup", count.parse::<u32>().unwrap());
     let make = if records == "without" { without_records } else { with_records };
     let mut cluster = Cluster::with_mdt(nacre_types::MdtIndex::ROOT, 1, 2, 1, make);
     cluster.run(0, move |client| async move {
         let mut closes = Vec::new();
-        for n in 0..count {
+        let changes = if lookup { FILES } else { count };
+        for n in 0..changes {
             let name = format!("file.0.{n}");
             if mkdir {
                 client.make(Fid::ROOT, name.as_bytes(), DIR).await.unwrap();
@@ -74,10 +78,13 @@ fn main() {
                 let made = client.make_open(Fid::ROOT, name.as_bytes(), REG, open, true).await.unwrap();
                 closes.push(close(made.entry.attr.fid, handle));
             }
-            if closes.len() == BATCH_MAX || n + 1 == count && !mkdir {
+            if closes.len() == BATCH_MAX || n + 1 == changes && !mkdir {
                 let operations = std::mem::take(&mut closes);
                 client.call(&Batch { stop_at_error: false, operations }).await.unwrap();
             }
+        }
+        for n in 0..if lookup { count } else { 0 } {
+            client.lookup(Fid::ROOT, format!("file.0.{}", n % FILES).as_bytes()).await.unwrap();
         }
     });
 }

@@ -89,14 +89,14 @@ impl Mdt {
     async fn find_entry(&self, dir: Fid, name: Name<'_>) -> Result<Option<EntryRow>, Errno> {
         let (from, to) =
             table::entries_of_hash(dir, cookie_base(self.name_hash().wait().await, name.as_bytes()));
-        let rows = self.core().osd.scan(ENTRY, &from, &to, DISCRIMINATORS as u32).await?;
-        for (key, value) in rows {
-            let entry = self.entry(&key, &value)?;
-            if entry.name == name.as_bytes() {
-                return Ok(Some(entry));
+        let mut found = Ok(None);
+        let mut compare = |key: &[u8], value: &Bytes| {
+            if let Ok(None) = found {
+                found = self.entry(key, value).map(|entry| Some(entry).filter(|e| e.name == name.as_bytes()));
             }
-        }
-        Ok(None)
+        };
+        self.core().osd.each_row(ENTRY, &from, &to, DISCRIMINATORS as u32, &mut compare).await?;
+        found
     }
     fn entry(&self, key: &[u8], value: &[u8]) -> Result<EntryRow, Errno> {
         EntryRow::from_row(value).map_err(|e| {

@@ -190,11 +190,26 @@ impl Osd {
         to: &[u8],
         limit: u32,
     ) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+        let mut rows = Vec::new();
+        let mut collect = |key: &[u8], value: &Bytes| rows.push((Bytes::copy_from_slice(key), value.clone()));
+        self.each_row(table, from, to, limit, &mut collect).await?;
+        Ok(rows)
+    }
+    /// Passes rows with `from <= key < to` to `each` in key order, at most `limit`. An empty `to` is the end of the table.
+    ///
+    /// # Errors
+    /// Those of `fetch`.
+    pub async fn each_row(
+        &self,
+        table: Table,
+        from: &[u8],
+        to: &[u8],
+        limit: u32,
+        each: &mut dyn FnMut(&[u8], &Bytes),
+    ) -> Result<(), OsdError> {
         self.check_alive()?;
         let (from, to) = (Key::new(table, from), Key::upper(table, to));
-        let mut rows = Vec::new();
-        self.walk(&from, &to, limit as usize, Walk::Collect(&mut rows)).await?;
-        Ok(rows)
+        self.walk(&from, &to, limit as usize, Walk::Pass(each)).await.map(drop)
     }
     pub(crate) fn scan_accounts(&self, from: &[u8], to: &[u8], limit: u32) -> Vec<(Bytes, Bytes)> {
         let state = self.state();
@@ -291,7 +306,7 @@ impl Osd {
                     }
                     seen += 1;
                     match walk {
-                        Walk::Collect(rows) => rows.push((tail(&key), value)),
+                        Walk::Pass(each) => each(tail(&key), &value),
                         Walk::Keep => load.push((key, value)),
                     }
                 } else {
@@ -302,8 +317,8 @@ impl Osd {
                     touch.push(slot);
                     if let Some(value) = state.mem.row(slot).value_bytes() {
                         seen += 1;
-                        if let Walk::Collect(rows) = walk {
-                            rows.push((tail(key), value.clone()));
+                        if let Walk::Pass(each) = walk {
+                            each(tail(key), value);
                         }
                     }
                 }
@@ -324,13 +339,13 @@ impl Osd {
 
 /// The purpose of a walk.
 enum Walk<'a> {
-    /// Rows are copied out.
-    Collect(&'a mut Vec<(Bytes, Bytes)>),
+    /// Rows are passed to a reader.
+    Pass(&'a mut dyn FnMut(&[u8], &Bytes)),
     /// Rows are brought into memory.
     Keep,
 }
 
 /// Key bytes without the table number.
-fn tail(key: &Key) -> Bytes {
-    Bytes::copy_from_slice(key.raw().get(1..).unwrap_or(&[]))
+fn tail(key: &Key) -> &[u8] {
+    key.raw().get(1..).unwrap_or(&[])
 }

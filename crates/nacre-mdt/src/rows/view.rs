@@ -116,11 +116,9 @@ impl Slot {
 pub(crate) struct Output {
     /// The rows that were read and written, if conflicts with other clients are possible.
     pub(crate) accesses: Option<AccessSet>,
-    /// Changes of the memory, in order.
-    pub(crate) state_changes: Vec<StateChange>,
-    /// Takes back what a batch has done to the opens already, one for each of its state changes: its later operations see
-    /// the opens of earlier ones.
-    pub(crate) undo_opens: Vec<Undo>,
+    /// Changes of the memory, in order. A batch has changed the opens already, because its later operations see those of
+    /// earlier ones; with how to undo it.
+    pub(crate) state_changes: Vec<(StateChange, Option<Undo>)>,
     /// The changes of inodes of which clients have locks.
     pub(crate) locks: LockChanges,
     /// The versions that the operation depends on.
@@ -182,7 +180,7 @@ impl<'a> View<'a> {
     }
     /// Notes a change of the memory, for the end of the transaction.
     pub(crate) fn state_change(&mut self, change: StateChange) {
-        self.output.state_changes.push(change);
+        self.output.state_changes.push((change, None));
     }
     /// Notes the parent of a directory that this transaction has made or moved.
     pub(crate) fn dir_placed(&mut self, dir: Fid, parent: Fid) {

@@ -212,7 +212,8 @@ impl Mdt {
             (Err(_), Some(reason)) => Unchanged::Retry(reason),
         };
         let mut opens = self.opens().borrow_mut();
-        output.undo_opens.drain(..).rev().for_each(|undo| opens.undo(undo));
+        let done_already = output.state_changes.drain(..).rev().filter_map(|(_, undo)| undo);
+        done_already.for_each(|undo| opens.undo(undo));
         Err(unchanged)
     }
     /// Whether a change may have to wait for changes of other clients. The changes of others wait for a report of opens: it must
@@ -236,12 +237,12 @@ impl Mdt {
     }
     /// The transaction has succeeded: the memory follows it, in the same visit.
     fn applied(&self, request: Option<&Request>, transno: Transno, output: Output) {
-        // A batch has changed the opens already.
-        if output.undo_opens.is_empty() {
-            let mut opens = self.opens().borrow_mut();
-            output.state_changes.iter().for_each(|change| opens.apply(change));
+        for (change, undo) in output.state_changes {
+            if undo.is_none() {
+                self.opens().borrow_mut().apply(&change);
+            }
+            self.follow_state_change(change);
         }
-        output.state_changes.into_iter().for_each(|change| self.follow_state_change(change));
         self.set_lock_tail(request, transno, output.locks);
         if let Some(request) = request {
             self.inode_locks().change_applied(request.export);

@@ -158,10 +158,10 @@ impl BatchRun<'_> {
         let failed = match result {
             Ok(applied) => {
                 output.locks.extend(own.locks);
-                for change in own.state_changes {
-                    output.undo_opens.push(opens.undo_of(&change));
+                for (change, _) in own.state_changes {
+                    let undo = opens.undo_of(&change);
                     opens.apply(&change);
-                    output.state_changes.push(change);
+                    output.state_changes.push((change, Some(undo)));
                 }
                 return progress.succeeded(applied, &own.versions);
             }

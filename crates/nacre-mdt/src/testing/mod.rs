@@ -180,7 +180,8 @@ impl Fs {
             let mut tx = MapTx { base, fetched, changes, objects: 0, transno: self.transno + 1 };
             let mut view = View::new(&mut tx, &mut read_set, HASH, &self.opens, Output::default());
             let done = op(&mut view);
-            let state_changes = view.into_output().state_changes;
+            let listed = view.into_output().state_changes.into_iter();
+            let state_changes: Vec<_> = listed.map(|(change, _)| change).collect();
             match done {
                 Err(Abort::MissingRows | Abort::MustWait | Abort::NeedsCredits(_)) => {
                     self.walk(read_set.walks_mut());

@@ -196,6 +196,7 @@ impl Osd {
         Ok(rows)
     }
     /// Passes rows with `from <= key < to` to `each` in key order, at most `limit`. An empty `to` is the end of the table.
+    /// The store is in use meanwhile: `each` only reads what it is given.
     ///
     /// # Errors
     /// Those of `fetch`.

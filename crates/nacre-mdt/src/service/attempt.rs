@@ -13,7 +13,6 @@ use crate::mdt::Mdt;
 use crate::rows::access::AccessSet;
 use crate::rows::read_set::ReadSet;
 use crate::rows::view::{Abort, Output, Step, View};
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 use nacre_osd::{Credits, OsdError, Pins, Reservation, Tx};
@@ -122,15 +121,11 @@ impl Mdt {
         };
         let (mut fetches, mut freed) = (0, false);
         while fetches < fetches_max {
-            // The rare futures are in boxes: otherwise the task of every request would be as large as all of them.
-            let alone = match state.read_set.walks_mut().is_empty() {
-                true => None,
-                false => Some(Box::pin(self.walk(&mut state.read_set)).await),
-            };
+            let alone = self.walk(&mut state.read_set).await;
             let reservation = match self.core().osd.reserve(state.credits).await {
                 Err(OsdError::NoSpace { .. }) if request.is_some() && !mem::replace(&mut freed, true) => {
                     drop(alone);
-                    Box::pin(self.free_own_device()).await;
+                    self.free_own_device().await;
                     continue;
                 }
                 reserved => reserved?,
@@ -149,7 +144,7 @@ impl Mdt {
                 RetryReason::MissingRows | RetryReason::NeedsCredits(_) => fetches + 1,
                 RetryReason::InodeLocks | RetryReason::Reports | RetryReason::WaitFor(_) => 0,
             };
-            Box::pin(self.prepare_retry(&mut state, reason, &output)).await?;
+            self.prepare_retry(&mut state, reason, &output).await?;
         }
         error!(target_name = %self.core().name, ?request, "an operation found new rows to read for ever: a bug");
         Err(Failure::EIO)

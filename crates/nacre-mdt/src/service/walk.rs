@@ -13,15 +13,18 @@ const SLICE: u64 = 64;
 
 impl Mdt {
     /// Makes the walks that an operation needs. No directory moves to another parent until the result is dropped.
-    pub(crate) async fn walk(&self, read_set: &mut ReadSet) -> Inside<'_> {
+    pub(crate) async fn walk(&self, read_set: &mut ReadSet) -> Option<Inside<'_>> {
         let walks = read_set.walks_mut();
+        if walks.is_empty() {
+            return None;
+        }
         let alone = self.moves().enter().await;
         for number in 0..walks.count() {
             let Some(walker) = walks.start(number) else { break };
             let end = self.walk_to_end(walker).await;
             walks.set_end(number, end);
         }
-        alone
+        Some(alone)
     }
 
     async fn walk_to_end(&self, mut walker: Walker<'_>) -> Result<Fid, Errno> {

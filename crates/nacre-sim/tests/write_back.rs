@@ -240,7 +240,8 @@ fn a_full_ost_refuses_writes_and_loses_none_that_it_has_granted_space_for() {
                 let mut written = 0;
                 // Small pieces in between: each needs more space than it has bytes.
                 let end = loop {
-                    let (offset, len) = (written as u64, if seed.is_multiple_of(2) { PIECE } else { 700_001 });
+                    let (offset, len) =
+                        (written as u64, if seed.is_multiple_of(2) { PIECE } else { 700_001 });
                     match write(&client, handle, offset, vec![1; len]).await {
                         Ok(_) => written += len,
                         Err(error) => break error,

@@ -40,7 +40,7 @@ codec_struct! {
 }
 codec_struct! {
     /// Waits until no other client has bytes of a regular file that the OSTs do not have; replies with the inode, like
-    /// [`Getattr`]. No slot is needed.
+    /// [`Getattr`]. It may wait for long, so that it has the class of a callback: other reads do not wait behind it.
     pub struct Settle { pub fid: Fid }
 }
 codec_struct! {
@@ -574,7 +574,7 @@ rpc! {
     GrantSeq => GrantSeq, Modify, GrantSeqReply;
     Lookup<'_> => Lookup, Read, LookupReply;
     Getattr => Getattr, Read, EntryReply;
-    Settle => Settle, Read, EntryReply;
+    Settle => Settle, Callback, EntryReply;
     Readdir => Readdir, Read, ReaddirReply;
     Create<'_> => Create, Modify, CreateReply;
     Open => Open, Modify, EntryReply;

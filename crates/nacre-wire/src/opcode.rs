@@ -129,7 +129,8 @@ impl Opcode {
             | Self::CancelInodeLocks
             | Self::FormerLocksEnded
             | Self::AwaitInodeLocks
-            | Self::ReportOpens => Class::Callback,
+            | Self::ReportOpens
+            | Self::Settle => Class::Callback,
             Self::RegisterTarget
             | Self::GrantSeq
             | Self::Create
@@ -165,7 +166,6 @@ impl Opcode {
             | Self::AdmitTarget
             | Self::Lookup
             | Self::Getattr
-            | Self::Settle
             | Self::Readdir
             | Self::Readlink
             | Self::Getxattr

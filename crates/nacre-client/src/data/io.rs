@@ -69,7 +69,7 @@ impl Client {
         if offset >= end {
             return Ok(Vec::new());
         }
-        let _order = file.ranges.acquire(&self.ctx, Extent::new(offset, end), Share::Shared).await;
+        let _order = self.shared(file, Extent::new(offset, end)).await;
         if let Some(mtime) = self.mount.mdt_of(file.fid).and_then(|mdt| mdt.end_before(file.fid, offset)) {
             self.note_read(&open, mtime);
             return Ok(Vec::new());
@@ -158,7 +158,7 @@ impl Client {
         }
         let extent =
             if args.append { Extent::ALL } else { Extent::new(args.offset, args.offset.saturating_add(len)) };
-        self.room_to_write_back(&open, len).await;
+        let has_room = self.room_to_write_back(&open, len).await;
         let before =
             if args.append { file.long_append.next_piece(args.handle, args.offset, len) } else { None };
         let is_alone = before.is_none() && args.call_bytes <= len;
@@ -173,7 +173,7 @@ impl Client {
             }
         };
         let component = file.component()?;
-        if (is_alone || !args.append) && self.write_back(&open, &component, &args).await? {
+        if has_room && (is_alone || !args.append) && self.write_back(&open, &component, &args).await? {
             drop(order);
             self.check_lease(&open).await?;
             self.stats.bytes("write_bytes", len);

@@ -12,8 +12,8 @@
 //! which forgets the bit, all dirty bytes are sent before this mount reports that it uses no lock of an earlier start.
 //!
 //! Bytes at the OSTs that are not stable are kept for replay by the import (`nacre-rpc/src/replay.rs`). Bounded: by
-//! `llite.*.max_dirty_mb` for the mount; a write waits for room. No byte stays here for longer than [`FLUSH_AFTER`] while its
-//! OST replies.
+//! `llite.*.max_dirty_mb` for the mount; a write waits for room, and is sent at once if there is none for [`ROOM_TIMEOUT`]. No
+//! byte stays here for longer than [`FLUSH_AFTER`] while its OST replies.
 
 use crate::api::WriteArgs;
 use crate::client::Client;
@@ -41,6 +41,8 @@ use nacre_wire::ost::{EXTENT_TAX, ObjectState, Write};
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Dirty bytes are sent at the latest after that time.
 const FLUSH_AFTER: Duration = Duration::from_millis(500);
+/// A write is not kept if no byte has left for that time while there is no room.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pieces of one file that are sent at a time.
 const SENT_AT_A_TIME: usize = 8;
 /// Space of the grant that a write needs at most.
@@ -68,17 +70,21 @@ impl Client {
         }
     }
     /// Waits until there is room for the bytes of one more write, here and at the OSTs, before it takes its place among the
-    /// operations of the file.
-    pub(crate) async fn room_to_write_back(&self, open: &Open, len: u64) {
+    /// operations of the file. False: there is none, because an OST does not take the bytes of other files. Its absence is not
+    /// to stop this write.
+    pub(crate) async fn room_to_write_back(&self, open: &Open, len: u64) -> bool {
         let dirty = self.mount.dirty_files();
         while dirty.is_full() && self.may_write_back(open) {
             dirty.flush_now();
-            dirty.room().await;
+            let at = self.ctx.now() + ROOM_TIMEOUT;
+            if self.ctx.timeout(at, dirty.room()).await.is_none() {
+                return false;
+            }
         }
         if !self.may_write_back(open) {
-            return;
+            return true;
         }
-        let Some(component) = open.file.known_component() else { return };
+        let Some(component) = open.file.known_component() else { return true };
         for index in &component.stripes {
             if let Ok(ost) = self.ost(*index).await
                 && ost.granted_room() < needed_grant(len)
@@ -86,6 +92,7 @@ impl Client {
                 ost.renew_grant(&self.ctx, dirty.bytes_max()).await;
             }
         }
+        true
     }
     /// The OSTs of a file, if all are known.
     fn osts_of(&self, file: &FileState) -> Option<Vec<Rc<Target>>> {
@@ -153,7 +160,8 @@ impl Client {
         if file.states().is_some() {
             return Ok(true);
         }
-        if !file.may_know_objects() {
+        // After a failed write nothing is known, and the OSTs do not know what is still dirty.
+        if !file.may_know_objects() || self.mount.dirty_files().has(file.fid) {
             return Ok(false);
         }
         let unknown: Vec<u32> = (0u32..)
@@ -197,7 +205,7 @@ impl Client {
     }
     /// Sends the dirty bytes of a range that the caller holds exclusively.
     async fn send_dirty(&self, dirty: &DirtyFile, range: Extent) {
-        let (runs, charged) = dirty.begin(range);
+        let (runs, charged) = self.mount.dirty_files().begin(dirty, range);
         if runs.is_empty() {
             return;
         }
@@ -214,7 +222,7 @@ impl Client {
                     "bytes that a program has written could not be stored: they are lost, and fsync or close reports it");
                 open.file.write_failed(error.into());
             }
-            self.mount.dirty_files().left(len);
+            self.mount.dirty_files().left(1, len);
         }
         self.mount.dirty_files().sent(dirty, charged);
     }
@@ -280,6 +288,18 @@ impl Client {
         }
     }
 
+    /// A place among the operations of a file for one that reads. Dirty bytes behind a write that has failed are at the OSTs:
+    /// nothing else tells where the file ends.
+    pub(crate) async fn shared(&self, file: &FileState, extent: Extent) -> RangeGuard {
+        loop {
+            let guard = file.ranges.acquire(&self.ctx, extent, Share::Shared).await;
+            if !self.mount.dirty_files().has(file.fid) || file.states().is_some() {
+                return guard;
+            }
+            drop(guard);
+            drop(self.exclusive(file, Extent::ALL).await);
+        }
+    }
     /// The size of a file with dirty bytes. `None`: it has none. The caller holds a range of it, so that none leave.
     pub(crate) fn dirty_size(&self, file: &FileState, component: &Component) -> Option<u64> {
         self.mount.dirty_files().get(file.fid)?;

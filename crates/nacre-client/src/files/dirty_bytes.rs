@@ -62,13 +62,19 @@ impl Piece {
         self.close_tail();
         self.closed
     }
-    /// The bytes before and from `at` on.
+    /// The bytes before and from `at` on. A part that was divided is copied unless it is large: it would keep all of its buffer.
     fn split(self, at: u64) -> (Self, Self) {
         let (mut front, mut back, mut left) = (Vec::new(), Vec::new(), at);
         for mut part in self.into_parts() {
             let in_front = part.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            front.push(part.split_to(in_front));
-            back.push(part);
+            let first = part.split_to(in_front);
+            let is_divided = !first.is_empty() && !part.is_empty();
+            let kept = |part: Bytes| match is_divided && part.len() < KEPT_WHOLE {
+                true => Bytes::copy_from_slice(&part),
+                false => part,
+            };
+            front.push(kept(first));
+            back.push(kept(part));
             left -= in_front as u64;
         }
         (Self::of(front), Self::of(back))

@@ -16,6 +16,8 @@ use nacre_types::{Extent, Failure, Fid, Instant, MdtIndex, Timestamp};
 use nacre_wire::ost::EXTENT_TAX;
 use nacre_wire::params::MountParam;
 
+/// A piece takes as much room as so many bytes: it needs memory beside its bytes, and a request.
+const PIECE_ROOM: u64 = 4096;
 /// Pieces of one file beyond which it is flushed at once: each needs memory beside its bytes, and a request.
 const PIECES_MAX: usize = 8192;
 
@@ -67,21 +69,6 @@ impl DirtyFile {
     pub(crate) fn ranges(&self) -> Vec<Extent> {
         self.bytes.borrow().ranges()
     }
-    /// Takes the dirty bytes of a range; they are under way until [`DirtyFiles::sent`]. Also returns the part of the grants that
-    /// they need until then.
-    pub(crate) fn begin(&self, range: Extent) -> (Vec<Run>, u64) {
-        let mut bytes = self.bytes.borrow_mut();
-        let before = charge(&bytes);
-        let runs = bytes.take(range);
-        if !runs.is_empty() {
-            self.sending.set(self.sending.get() + 1);
-        }
-        let after = charge(&bytes);
-        if after > before {
-            self.charge(before, after); // a piece was cut into two
-        }
-        (runs, before.saturating_sub(after))
-    }
     fn charge(&self, before: u64, after: u64) {
         self.osts.iter().for_each(|ost| ost.grant().charge(before, after));
     }
@@ -122,6 +109,8 @@ pub(crate) struct DirtyFiles {
     /// Bytes that are dirty or under way, and their bound.
     bytes: Cell<u64>,
     bytes_max: Cell<u64>,
+    /// Pieces that are dirty, and those under way.
+    pieces: Cell<usize>,
     room: WaitList,
 }
 
@@ -133,6 +122,7 @@ impl DirtyFiles {
             files: RefCell::default(),
             bytes: Cell::new(0),
             bytes_max: Cell::new(bytes_max),
+            pieces: Cell::new(0),
             room: ctx.wait_list(),
         })
     }
@@ -160,7 +150,7 @@ impl DirtyFiles {
         self.room.wake_all();
     }
     pub(crate) fn is_full(&self) -> bool {
-        self.bytes.get() >= self.bytes_max.get()
+        self.bytes.get().max(self.pieces.get() as u64 * PIECE_ROOM) >= self.bytes_max.get()
     }
     /// Waits until bytes have left.
     pub(crate) async fn room(&self) {
@@ -221,9 +211,10 @@ impl DirtyFiles {
         }
         let (full, pieces) = {
             let mut bytes = file.bytes.borrow_mut();
-            let (before, charged) = (bytes.bytes(), charge(&bytes));
+            let (before, pieces, charged) = (bytes.bytes(), bytes.pieces(), charge(&bytes));
             bytes.write(offset, data);
             self.bytes.set(self.bytes.get() + bytes.bytes() - before);
+            self.pieces.set(self.pieces.get() + bytes.pieces() - pieces);
             file.charge(charged, charge(&bytes));
             (bytes.full_piece(offset), bytes.pieces())
         };
@@ -234,12 +225,29 @@ impl DirtyFiles {
         }
         Kept { file, is_first, full }
     }
-    /// Bytes have arrived at the OSTs, or are lost.
-    pub(crate) fn left(&self, bytes: u64) {
+    /// Takes the dirty bytes of a range; they are under way until [`DirtyFiles::sent`]. Also returns the part of the grants that
+    /// they need until then.
+    pub(crate) fn begin(&self, file: &DirtyFile, range: Extent) -> (Vec<Run>, u64) {
+        let mut bytes = file.bytes.borrow_mut();
+        let (pieces, before) = (bytes.pieces(), charge(&bytes));
+        let runs = bytes.take(range);
+        self.pieces.set(self.pieces.get() + bytes.pieces() + runs.len() - pieces);
+        if !runs.is_empty() {
+            file.sending.set(file.sending.get() + 1);
+        }
+        let after = charge(&bytes);
+        if after > before {
+            file.charge(before, after); // a piece was cut into two
+        }
+        (runs, before.saturating_sub(after))
+    }
+    /// Some runs, with so many bytes, have arrived at the OSTs, or are lost.
+    pub(crate) fn left(&self, runs: usize, bytes: u64) {
         self.bytes.set(self.bytes.get().saturating_sub(bytes));
+        self.pieces.set(self.pieces.get().saturating_sub(runs));
         self.room.wake_all();
     }
-    /// What [`DirtyFile::begin`] has taken is not under way any more.
+    /// What [`Self::begin`] has taken is not under way any more.
     pub(crate) fn sent(&self, file: &DirtyFile, charged: u64) {
         file.charge(charged, 0);
         file.sending.set(file.sending.get() - 1);
@@ -259,18 +267,17 @@ impl DirtyFiles {
     /// An MDT has evicted this mount: the dirty bytes of its files are lost.
     pub(crate) fn evicted(&self, mdt: MdtIndex) {
         for file in self.all().into_iter().filter(|file| file.fid().mdt() == mdt) {
-            let charged = charge(&file.bytes.borrow());
-            let lost: u64 = file.bytes.borrow_mut().take(Extent::ALL).iter().map(Run::len).sum();
-            file.charge(charged, 0);
+            let (runs, charged) = self.begin(&file, Extent::ALL);
+            let lost: u64 = runs.iter().map(Run::len).sum();
             if lost > 0 {
-                self.left(lost);
+                self.left(runs.len(), lost);
                 let state = &file.open.borrow().file;
                 tracing::error!(fid = %state.fid, lost,
                     "the MDT has evicted this mount while it kept bytes that the OSTs did not have: they are lost, and \
                      fsync or close reports EIO");
                 state.write_failed(Failure::EIO);
+                self.sent(&file, charged);
             }
-            self.forget_if_clean(&file);
         }
     }
 }

@@ -174,8 +174,9 @@ impl Client {
         let whiteout = if flags & rename_flags::WHITEOUT != 0 { Some(mdt.new_fid().await?) } else { None };
         let exchanges = flags & rename_flags::EXCHANGE != 0;
         // The old file behind the new name must not be replaced by one whose bytes may be lost.
-        if let Some(renamed) = mdt.cache().named(from.0, from.1) {
-            self.flush_file(renamed).await;
+        match mdt.cache().named(from.0, from.1) {
+            Some(renamed) => self.flush_file(renamed).await,
+            None => self.flush_files().await, // it may be any of them
         }
         let effect = match whiteout {
             _ if exchanges => NameEffect::Exchanged,

@@ -406,8 +406,15 @@ impl Changing {
                 tables.replied(at, touches, before, &effect, &mut stale);
             }
         }
+        // While this mount had the file closed, others may have opened it without a revoke of this bit.
+        let opened = entry.filter(|_| touches.opens_for_write).map(|entry| entry.attr.fid);
+        let granted = tail.iter().flat_map(|tail| &tail.granted);
+        let may_keep =
+            |fid| granted.clone().any(|grant| grant.fid == fid && grant.bits.contains(InodeBits::WRITE_BACK));
+        let ended = opened.filter(|fid| !may_keep(*fid)).and_then(|fid| tables.no_write_back(fid));
         drop(tables);
         cache.returns.add(stale, Vec::new(), Vec::new());
+        cache.give_back(Vec::new(), Vec::new(), ended.into_iter().collect());
         cache.cancel_surplus();
     }
 }

@@ -483,6 +483,12 @@ impl Tables {
         }
         self.inodes.note_forgotten(at);
     }
+    /// Bytes of a file are not kept any more. Returns what is to be cancelled.
+    pub(super) fn no_write_back(&mut self, fid: Fid) -> Option<InodeCancel> {
+        let cancel = self.locks.cancel(fid, InodeBits::WRITE_BACK)?;
+        self.lost(fid, cancel.bits, &mut Vec::new());
+        Some(cancel)
+    }
     /// Drops locks beyond the limit; they are to be cancelled.
     pub(super) fn cancel_surplus(&mut self, stale: &mut Vec<Stale>) -> Vec<InodeCancel> {
         let in_flight = &self.in_flight;

@@ -42,7 +42,8 @@ impl Client {
         let mdt = self.mdt_of(args.parent).await?;
         let name = Some(Name::new(args.name)?);
         let request = self.create_request(&mdt, args.clone(), name, Some(asked)).await?;
-        let reply = mdt.change(Touches::names(&[(args.parent, args.name)]), &request, created).await?;
+        let touches = Touches::names(&[(args.parent, args.name)]).and_opens_for_write();
+        let reply = mdt.change(touches, &request, created).await?;
         if self.opened(&reply.entry, how, flags, reply.created).is_writer() && !reply.created {
             mdt.no_close_is_kept(reply.entry.attr.fid).await;
         }

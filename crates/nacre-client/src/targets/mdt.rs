@@ -158,7 +158,10 @@ impl Mdt {
     /// sent again after an eviction.
     pub(crate) async fn open(self: &Rc<Self>, request: &Open) -> Result<EntryReply, Failure> {
         let is_writer = request.how.flags & open_flags::ACCMODE != 0;
-        let touches = || if is_writer { Touches::attrs(request.fid) } else { Touches::default() };
+        let touches = || match is_writer {
+            true => Touches::attrs(request.fid).and_opens_for_write(),
+            false => Touches::default(),
+        };
         loop {
             let done = self.attempt(touches(), request, |entry| (NameEffect::None, Some(entry), false)).await;
             match done {

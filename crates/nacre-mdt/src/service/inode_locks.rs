@@ -60,13 +60,14 @@ impl Mdt {
     fn claim_bits(&self, claims: &mut Claims, fid: Fid, bits: InodeBits) {
         let Some(export) = claims.export else { return };
         let opens = self.opens().borrow();
-        let is_sole =
-            opens.sole_writer(fid).is_none_or(|(writer, _)| writer == export) && opens.writers(fid) <= 1;
-        let others_write = !is_sole || opens.is_being_truncated(fid);
+        let is_sole = opens.sole_writer(fid).is_none_or(|(writer, _)| writer == export)
+            && !opens.is_being_truncated(fid);
+        let others_write = !is_sole || opens.writers(fid) > 1;
         let mut bits = bits.grantable(others_write);
+        // Several handles of one client are no reason against it: the reply to each open says anew whether it has this bit.
         if claims.write_back
             && opens.writers(fid) > 0
-            && !others_write
+            && is_sole
             && opens.opener(fid) == Some(export)
             && !self.inode_locks().conflicts(Some(export), &[(fid, InodeBits::OPEN)])
             && self.core().former_locks_deadline().is_none()

@@ -193,4 +193,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("if holder.client != owner.client {", "if holder != owner {")],
     )
     .found_by("nacre-sim", "file_locks", "a_lock_is_made_again_whose_reply_overtook_that_of_the_unlock"),
+    planted(
+        "an open leaves the bytes that another client keeps where they are",
+        "crates/nacre-mdt/src/ops/opening.rs",
+        &[(
+                "view.breaks(opened.fid, InodeBits::WRITE_BACK);",
+                "view.breaks(opened.fid, InodeBits::LAYOUT);",
+            )],
+    )
+    .found_by("nacre-sim", "write_back", "another_mount_that_asks_for_the_size_or_opens_the_file_sees_all_bytes"),
+    planted(
+        "a client may keep bytes of a file that another one has open",
+        "crates/nacre-mdt/src/service/inode_locks.rs",
+        &[(
+                "            && opens.opener(fid) == Some(export)\n",
+                "",
+            )],
+    )
+    .found_by("nacre-sim", "write_back", "a_mount_that_opens_a_file_again_keeps_nothing_while_another_one_has_it_open"),
 ];

@@ -33,7 +33,8 @@ const STEPS: &[Step] = &[
     ("edges", e2e::edges),
     ("netns", e2e::netns),
     ("stores", || e2e::stores(&e2e::StoreOptions::default())),
-    ("crash", || e2e::crash(&e2e::CrashOptions::short())),
+    ("crash", || e2e::crash(&e2e::CrashOptions::short(false))),
+    ("crash with kept writes", || e2e::crash(&e2e::CrashOptions::short(true))),
     (
         "docs",
         || sh(cargo(&["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings")),

@@ -38,10 +38,11 @@ pub(crate) struct Cluster {
     mounts: Vec<Option<Child>>,
     proxies: Vec<Child>,
     has_proxy: [bool; SERVERS.len()],
+    write_back: bool,
 }
 
 impl Cluster {
-    pub(crate) fn start(nacre: PathBuf, proxies: &Proxies) -> Result<Self> {
+    pub(crate) fn start(nacre: PathBuf, proxies: &Proxies, write_back: bool) -> Result<Self> {
         let base = tempfile::Builder::new().prefix("nacre-crash-").tempdir()?;
         let prefix = format!("c{}-", std::process::id());
         let network = Network::new(&prefix, &HOSTS)?;
@@ -53,6 +54,7 @@ impl Cluster {
             mounts: (0..MOUNTS).map(|_| None).collect(),
             proxies: Vec::new(),
             has_proxy: [0, 1, 2, 3].map(|at: usize| proxies[at].is_some()),
+            write_back,
         };
         for (at, name) in SERVERS.iter().enumerate() {
             cluster.format(at)?;
@@ -191,6 +193,9 @@ impl Cluster {
         let mut mount = self.network.on(name, &self.nacre);
         self.environment(&mut mount);
         mount.arg("mount").arg(format!("{}:9988:/demo", HOSTS[0].1)).arg(&dir).process_group(0);
+        if !self.write_back {
+            mount.args(["-o", "write_through"]);
+        }
         self.mounts[at] = Some(mount.stdout(Stdio::null()).stderr(self.log(name)?).spawn()?);
         let until = Instant::now() + START_TIMEOUT;
         while !is_mounted(&dir)? {

@@ -134,8 +134,10 @@ impl<'a> Faults<'a> {
     }
     fn choose(&mut self) -> Fault {
         let wanted = &self.options.faults;
-        let of: Vec<_> =
-            Fault::ALL.iter().filter(|(f, _)| wanted.is_empty() || wanted.contains(f)).copied().collect();
+        let is_possible =
+            |fault| !self.options.write_back || !matches!(fault, Fault::KillMount | Fault::EvictMount);
+        let is_wanted = |fault| is_possible(fault) && (wanted.is_empty() || wanted.contains(&fault));
+        let of: Vec<_> = Fault::ALL.iter().filter(|(fault, _)| is_wanted(*fault)).copied().collect();
         let mut at = self.rng.below(of.iter().map(|(_, weight)| weight).sum());
         for (fault, weight) in of {
             match at.checked_sub(weight) {
@@ -225,7 +227,7 @@ impl<'a> Faults<'a> {
     /// Mostly short; sometimes longer than a lease.
     fn span(&mut self) -> Duration {
         match self.rng.below(6) {
-            0 => LEASE + Duration::from_millis(self.rng.below(2000)),
+            0 if !self.options.write_back => LEASE + Duration::from_millis(self.rng.below(2000)),
             _ => Duration::from_millis(200 + self.rng.below(3000)),
         }
     }

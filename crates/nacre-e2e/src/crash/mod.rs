@@ -3,7 +3,7 @@
 //! MGS, MDT and two OSTs are processes on hosts of their own, some behind a proxy that delays, drops, doubles and
 //! reorders frames. Servers and mounts get one fault at a time: kill -9 and restart, SIGSTOP, a cut link. While a *server*
 //! is away, calls must wait: an error is a violation. When a *mount* is killed or evicted, only the calls that were under
-//! way may fail. At the end all files are compared through the other mount, then all processes are stopped and the
+//! way may fail; mounts write through, so that nothing else is lost with them. At the end all files are compared through the other mount, then all processes are stopped and the
 //! stores verified.
 
 pub(crate) mod cluster;
@@ -51,6 +51,9 @@ pub struct Options {
     /// Measure: kill the MDT so often while 16 workers use one mount at 1 ms round trip, and show each pause
     #[arg(long, value_name = "N")]
     mdt_kills: Option<u64>,
+    /// Mounts keep what they write for a moment; then none of them is killed or evicted, which would lose that
+    #[arg(long)]
+    write_back: bool,
     /// The result as JSON on stdout; everything else goes to stderr
     #[arg(long)]
     json: bool,
@@ -60,11 +63,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// The run of CI.
-    pub fn short() -> Self {
+    /// A run of CI.
+    pub fn short(write_back: bool) -> Self {
         const MINUTES: f64 = 0.5;
         let (faults, loads) = (Vec::new(), Vec::new());
-        Self { minutes: MINUTES, seed: 8, faults, loads, mdt_kills: None, json: false, keep: false }
+        let (json, keep) = (false, false);
+        Self { minutes: MINUTES, seed: 8, faults, loads, mdt_kills: None, write_back, json, keep }
     }
 }
 
@@ -103,7 +107,7 @@ pub fn run(options: &Options) -> Result<()> {
         ([], None) => vec![Load::Meta, Load::Untar, Load::Git, Load::Sqlite],
         (some, None) => some.to_vec(),
     };
-    let mut cluster = Cluster::start(binary()?, &proxies(options))?;
+    let mut cluster = Cluster::start(binary()?, &proxies(options), options.write_back)?;
     eprintln!("stores and logs: {}", cluster.base.path().display());
     let places = Places { mounts: [cluster.mount(0), cluster.mount(1)], scratch: cluster.path("scratch") };
     std::fs::create_dir(&places.scratch)?;

@@ -286,7 +286,7 @@ impl Shared {
 
 /// Stops a mount or cuts it off, each time for so many seconds.
 pub(super) fn run(how: How, seconds: &[f64]) -> Result<()> {
-    let cluster = Cluster::start(binary()?, &[None, None, None, None])?;
+    let cluster = Cluster::start(binary()?, &[None, None, None, None], false)?;
     let shared = Shared {
         mounts: [cluster.mount(0), cluster.mount(1)],
         states: Default::default(),

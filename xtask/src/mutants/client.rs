@@ -337,7 +337,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "opens", "opens_are_reported_to_a_restarted_mdt_before_anything_is_removed"),
     planted(
-        "a lock under which bytes are kept is returned before the OSTs have them",
+        "write back: a lock under which bytes are kept is returned before the OSTs have them",
         "crates/nacre-client/src/cache/metadata.rs",
         &[(
                 "if self.must_flush(revoke.fid, revoke.bits) {",
@@ -346,7 +346,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "write_back", "another_mount_that_asks_for_the_size_or_opens_the_file_sees_all_bytes"),
     planted(
-        "a restarted MDT is told that no former lock is used while bytes are kept",
+        "write back: a restarted MDT is told that no former lock is used while bytes are kept",
         "crates/nacre-client/src/targets/lock_returns.rs",
         &[(
                 "            if !dirty.is_empty() {",
@@ -355,7 +355,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "write_back", "after_a_kill_of_the_mdt_no_mount_sees_the_file_without_the_kept_bytes"),
     planted(
-        "an evicted mount sends the bytes that it has kept",
+        "write back: an evicted mount sends what it has kept",
         "crates/nacre-client/src/files/eviction.rs",
         &[(
                 "        self.mount.dirty_files().evicted(mdt.index());\n",
@@ -364,7 +364,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "write_back", "bytes_of_an_evicted_mount_are_reported_once_and_overwrite_nothing"),
     planted(
-        "the MDT is not told that bytes under a revoked lock are being written",
+        "write back: the MDT is not told that bytes under a revoked lock are being written",
         "crates/nacre-client/src/targets/lock_returns.rs",
         &[(
                 "flushing: flushing.to_vec() };",
@@ -373,7 +373,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "write_back", "a_mount_that_cannot_reach_an_ost_is_not_evicted_for_the_bytes_it_keeps"),
     planted(
-        "a mount that opens a file again relies on the lock of its earlier open",
+        "write back: a mount that opens a file again relies on the lock of its earlier open",
         "crates/nacre-client/src/cache/metadata.rs",
         &[(
                 "entry.filter(|_| touches.opens_for_write)",
@@ -382,7 +382,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "write_back", "a_mount_that_opens_a_file_again_keeps_nothing_while_another_one_has_it_open"),
     planted(
-        "an append beside kept bytes takes the size from the OSTs after a failed write",
+        "write back: an append beside kept bytes takes the size from the OSTs after a failed write",
         "crates/nacre-client/src/data/write_back.rs",
         &[(
                 "if !file.may_know_objects() || self.mount.dirty_files().has(file.fid) {",
@@ -391,7 +391,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "write_back", "what_is_kept_behind_bytes_that_are_lost_is_neither_missed_nor_overwritten"),
     planted(
-        "pieces of a few bytes take no room",
+        "write back: pieces of a few bytes take no room",
         "crates/nacre-client/src/files/dirty_files.rs",
         &[(
                 "self.pieces.get() as u64 * PIECE_ROOM)",

@@ -194,7 +194,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "file_locks", "a_lock_is_made_again_whose_reply_overtook_that_of_the_unlock"),
     planted(
-        "an open leaves the bytes that another client keeps where they are",
+        "write back: an open leaves the bytes that another client keeps where they are",
         "crates/nacre-mdt/src/ops/opening.rs",
         &[(
                 "view.breaks(opened.fid, InodeBits::WRITE_BACK);",
@@ -203,7 +203,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "write_back", "another_mount_that_asks_for_the_size_or_opens_the_file_sees_all_bytes"),
     planted(
-        "a client may keep bytes of a file that another one has open",
+        "write back: a client may keep bytes of a file that another one has open",
         "crates/nacre-mdt/src/service/inode_locks.rs",
         &[(
                 "            && opens.opener(fid) == Some(export)\n",

@@ -356,11 +356,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "write_back", "after_a_kill_of_the_mdt_no_mount_sees_the_file_without_the_kept_bytes"),
     planted(
         "write back: an evicted mount sends what it has kept",
-        "crates/nacre-client/src/files/eviction.rs",
+        "crates/nacre-client/src/data/write_back.rs",
         &[(
-                "        self.mount.dirty_files().evicted(mdt.index());\n",
-                "",
-            )],
+            "let change = Change::announced(file.fid, Some(open), evictions);",
+            "let change = if evictions == u64::MAX { Change::announced(file.fid, None, 0) } else { Change::through(open) };",
+        )],
     )
     .found_by("nacre-sim", "write_back", "bytes_of_an_evicted_mount_are_reported_once_and_overwrite_nothing"),
     planted(

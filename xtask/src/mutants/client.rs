@@ -376,8 +376,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "write back: a mount that opens a file again relies on the lock of its earlier open",
         "crates/nacre-client/src/cache/metadata.rs",
         &[(
-                "entry.filter(|_| touches.opens_for_write)",
-                "entry.filter(|_| touches.opens_for_write && at.0 == u64::MAX)",
+                "entry.filter(|_| touches.opens_for_write())",
+                "entry.filter(|_| touches.opens_for_write() && at.0 == u64::MAX)",
             )],
     )
     .found_by("nacre-sim", "write_back", "a_mount_that_opens_a_file_again_keeps_nothing_while_another_one_has_it_open"),

@@ -19,12 +19,15 @@ pub(crate) struct Touches {
     /// Names that may be added, removed or changed. Their directories are among the inodes.
     pub(super) names: Vec<(Fid, Bytes)>,
     /// It opens a file for writing: the reply says whether bytes may be kept from now on.
-    pub(super) opens_for_write: bool,
+    opens_for_write: bool,
 }
 impl Touches {
     /// The change opens a file for writing as well.
     pub(crate) fn and_opens_for_write(self) -> Self {
         Self { opens_for_write: true, ..self }
+    }
+    pub(super) fn opens_for_write(&self) -> bool {
+        self.opens_for_write
     }
     /// The attributes of an inode, without its extended attributes.
     pub(crate) fn attrs(fid: Fid) -> Self {

@@ -407,7 +407,7 @@ impl Changing {
             }
         }
         // While this mount had the file closed, others may have opened it without a revoke of this bit.
-        let opened = entry.filter(|_| touches.opens_for_write).map(|entry| entry.attr.fid);
+        let opened = entry.filter(|_| touches.opens_for_write()).map(|entry| entry.attr.fid);
         let granted = tail.iter().flat_map(|tail| &tail.granted);
         let may_keep =
             |fid| granted.clone().any(|grant| grant.fid == fid && grant.bits.contains(InodeBits::WRITE_BACK));

@@ -190,7 +190,7 @@ impl Op {
             }
             Op::StatSlot(slot) => {
                 let (_, fid) = session.slot(*slot)?;
-                client.getattr(fid).await.map(|entry| Value::Stat(stat_of(&entry)))
+                Kernel::of(client).stat(client, fid).await.map(|entry| Value::Stat(stat_of(&entry)))
             }
             Op::Close(slot) => {
                 let (handle, _) = session.slot(*slot)?;
@@ -331,9 +331,9 @@ async fn write_through(
     sync: bool,
 ) -> Outcome {
     Kernel::of(client).writes(fid);
-    let written = write_handle(client, handle, offset, data, sync).await?;
+    let written = write_handle(client, handle, offset, data, sync).await;
     Kernel::of(client).wrote(fid);
-    Ok(written)
+    written
 }
 
 /// Writes at `offset`, or appends if it is `None`; `sync` makes the data durable before it returns.

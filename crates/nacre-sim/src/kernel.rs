@@ -8,7 +8,7 @@
 //! Not here: names, the order of notifications and replies (`nacre-fuse`).
 
 use crate::execute::read_all;
-use nacre_client::{Client, KernelCache, PageUse, Stale};
+use nacre_client::{Client, KernelCache, PageUse, ResolvedInode, Stale};
 use nacre_node::Ctx;
 use nacre_types::{Caller, Failure, Fid, Instant, OpenHandle};
 use std::cell::{Cell, RefCell};
@@ -29,9 +29,18 @@ struct File {
     /// Size, valid until then.
     size: u64,
     valid_until: Instant,
+    /// Replies to questions from before the latest change or notification tell nothing.
+    version: u64,
     pages: BTreeMap<u64, Vec<u8>>,
     /// Loads from before the latest drop of all pages fill nothing.
     drops: u64,
+}
+
+impl File {
+    fn forget(&mut self) {
+        self.valid_until = Instant::default();
+        self.version += 1;
+    }
 }
 
 /// A handle that a program keeps open.
@@ -104,7 +113,7 @@ impl Kernel {
     }
     /// It has written, or truncated: the kernel knows that its attributes have changed.
     pub fn wrote(&self, fid: Fid) {
-        self.file(fid, |file| file.valid_until = Instant::default());
+        self.file(fid, File::forget);
     }
 
     /// Opens, reads and closes, as a program does; a handle that is still open is used.
@@ -174,12 +183,29 @@ impl Kernel {
         }
         Ok((handle, page_use != PageUse::Direct))
     }
-    /// stat(2), or a lookup: the attributes are those of the file, and valid for all.
-    pub async fn stat(&self, client: &Client, fid: Fid) -> Result<(), Failure> {
-        let entry = client.getattr(fid).await?;
+    /// Attributes from the mount, with the size that stat(2) shows: one that was valid all the time.
+    pub async fn stat(&self, client: &Client, fid: Fid) -> Result<ResolvedInode, Failure> {
+        let known = |file: &mut File| (file.valid_until > self.ctx.now(), file.version, file.size);
+        let before = self.file(fid, known);
+        let mut entry = client.getattr(fid).await?;
         let until = self.ctx.now() + client.validity(None, fid).attr;
-        self.file(fid, |file| (file.size, file.valid_until) = (entry.attr.size, until));
-        Ok(())
+        self.file(fid, |file| {
+            let (was_valid, version, size) = before;
+            if was_valid && known(file) == before {
+                entry.attr.size = size;
+            } else if file.version == version {
+                (file.size, file.valid_until) = (entry.attr.size, until);
+            }
+        });
+        Ok(entry)
+    }
+    /// The size of a file, without a request while it is valid.
+    pub async fn size(&self, client: &Client, fid: Fid) -> Result<u64, Failure> {
+        let valid = self.file(fid, |file| (file.valid_until > self.ctx.now()).then_some(file.size));
+        match valid {
+            Some(size) => Ok(size),
+            None => Ok(self.stat(client, fid).await?.attr.size),
+        }
     }
     /// read(2) through a cached handle.
     pub async fn read(
@@ -190,18 +216,15 @@ impl Kernel {
         offset: u64,
         len: usize,
     ) -> Result<Vec<u8>, Failure> {
-        if self.file(fid, |file| file.valid_until <= self.ctx.now()) {
-            let entry = client.getattr(fid).await?;
-            let until = self.ctx.now() + client.validity(None, fid).attr;
-            if client.pages_are_doubtful(fid) {
-                // The reply has another time of modification.
-                self.drop_pages(fid);
-            }
-            self.file(fid, |file| (file.size, file.valid_until) = (entry.attr.size, until));
+        let is_asked = self.file(fid, |file| file.valid_until <= self.ctx.now());
+        let size = self.size(client, fid).await?;
+        if is_asked && client.pages_are_doubtful(fid) {
+            // The reply has another time of modification.
+            self.drop_pages(fid);
         }
         let mut data = Vec::new();
         let mut is_hit = true;
-        let end = self.file(fid, |file| file.size).min(offset + len as u64);
+        let end = size.min(offset + len as u64);
         let pages = if offset < end { offset / PAGE..end.div_ceil(PAGE) } else { 0..0 };
         for page in pages {
             let there = self.file(fid, |file| file.pages.get(&page).cloned());
@@ -243,7 +266,7 @@ impl KernelCache for Door {
                     Stale::Pages(fid) => kernel.writes(fid),
                     Stale::All => {
                         let mut files = kernel.files.borrow_mut();
-                        files.values_mut().for_each(|file| file.valid_until = Instant::default());
+                        files.values_mut().for_each(File::forget);
                     }
                 }
             }

@@ -6,9 +6,10 @@ mod support;
 use nacre_client::Client;
 use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Failure, Fid};
+use nacre_sim::kernel::Kernel;
+use nacre_types::{Failure, Fid, SetAttr};
 use std::rc::Rc;
-use support::{DIR, FILE, MDT, MS, SEC, caller, make, on_devices, run};
+use support::{DIR, FILE, MDT, MS, SEC, caller, create, make, on_devices, run, write};
 
 /// The lease, and what reading and evicting take beyond it.
 const LEASE: u64 = 13 * SEC;
@@ -726,6 +727,32 @@ fn a_name_is_seen_at_once_although_the_times_of_its_directory_stand_still() {
             (client.lookup(dir, b"f").await.map(drop), client.lookup(dir, b"g").await.map(drop))
         });
         assert_eq!(seen, (Err(Failure::ENOENT), Ok(())), "seed {seed}");
+    }
+}
+
+/// Several mounts have opened the file for writing since its size was exact, and one of them still has it open. The reply
+/// to a change by another one must not give its kernel the size.
+#[test]
+fn a_change_by_another_mount_does_not_hide_what_the_last_of_several_writers_writes() {
+    for seed in 1..=8 {
+        let (mut c, [first, second], _) = with_locks(seed);
+        let (file, handle) = run(&mut c, second, async |client| create(&client, "f").await).expect("made");
+        let closed = run(&mut c, first, async move |client| {
+            let (_, handle) = client.open(file, 1, caller()).await?;
+            client.release(handle, None).await
+        });
+        assert_eq!(closed, Ok(()), "seed {seed}");
+        // After the pause in which the MDT grants nothing that it has just revoked.
+        c.world.run_for(10 * SEC);
+        let size = async move |client: Rc<Client>| Kernel::of(&client).size(&client, file).await;
+        let changed = run(&mut c, first, async move |client| {
+            let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+            client.setattr(file, mode, caller()).await?;
+            size(client).await
+        });
+        assert_eq!(changed, Ok(0), "seed {seed}");
+        let written = run(&mut c, second, async move |client| write(&client, handle, 0, vec![1; 5]).await);
+        assert_eq!((written, run(&mut c, first, size)), (Ok(5), Ok(5)), "seed {seed}");
     }
 }
 

@@ -84,6 +84,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "opens", "what_the_mount_itself_removes_stays_as_long_as_it_is_open"),
     planted(
+        "the last of several writers counts as the client that asks",
+        "crates/nacre-mdt/src/service/inode_locks.rs",
+        &[("(None, writers) => writers == 0,", "(None, writers) => writers <= 1,")],
+    )
+    .found_by(
+        "nacre-sim",
+        "inode_locks",
+        "a_change_by_another_mount_does_not_hide_what_the_last_of_several_writers_writes",
+    ),
+    planted(
         "the layout of a file is not set because a client keeps a close",
         "crates/nacre-mdt/src/ops/set_layout.rs",
         &[("Err(Abort::AfterRevoke(Errno::EEXIST))", "Err(Abort::Failed(Errno::EEXIST.into()))")],

@@ -60,8 +60,12 @@ impl Mdt {
     fn claim_bits(&self, claims: &mut Claims, fid: Fid, bits: InodeBits) {
         let Some(export) = claims.export else { return };
         let opens = self.opens().borrow();
-        let is_sole = opens.sole_writer(fid).is_none_or(|(writer, _)| writer == export)
-            && !opens.is_being_truncated(fid);
+        let is_sole = match (opens.sole_writer(fid), opens.writers(fid)) {
+            (Some((writer, _)), _) => writer == export,
+            // If there is a writer, it is the last of several, and not known to be the sender.
+            (None, writers) => writers == 0,
+        };
+        let is_sole = is_sole && !opens.is_being_truncated(fid);
         let others_write = !is_sole || opens.writers(fid) > 1;
         let mut bits = bits.grantable(others_write);
         // Several handles of one client are no reason against it: the reply to each open says anew whether it has this bit.

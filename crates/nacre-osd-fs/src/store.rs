@@ -306,6 +306,14 @@ impl FsStore {
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
+    /// Length of a blob, from its open file; `None` if it must be looked up by its name.
+    fn open_len(&self, object: ObjectId) -> Option<u64> {
+        let open = self.open_chunk(FileId::Blob(object), 0, false).ok()??;
+        let stat = rustix::fs::fstat(open.fd()).ok()?;
+        let is_whole = stat.st_nlink > 0 && !open.has_chunks();
+        u64::try_from(stat.st_size).ok().filter(|_| is_whole)
+    }
+
     fn delete(&self, file: FileId) -> Result<(), StoreError> {
         if let FileId::Blob(object) = file {
             return self.delete_blob(object);
@@ -561,6 +569,10 @@ impl Store for FsStore {
                     None => Err(op),
                 }
             }
+            StoreOp::Len { file: FileId::Blob(object) } => match self.open_len(*object) {
+                Some(len) => Ok(Ok(StoreDone::Len(Some(len)))),
+                None => Err(op),
+            },
             StoreOp::Space => Ok(self.run(op)),
             _ => Err(op),
         }

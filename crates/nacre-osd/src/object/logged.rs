@@ -20,7 +20,7 @@ use crate::engine::credits::Credits;
 use crate::error::OsdError;
 use crate::object::checksum::BLOCK_BYTES;
 use crate::object::objects::{Objects, unexpected_result};
-use crate::object::rows::{block_key, object_of_key, region_of_key};
+use crate::object::rows::{ObjectRow, block_key, object_of_key, region_of_key};
 use crate::object::scan::is_stopped;
 use crate::table;
 use crate::table::pages::Page;
@@ -61,6 +61,9 @@ impl Objects {
         let _guard = self.locks().lock(object, range, true).await;
         let serial = self.logged().serial();
         let Some(row) = self.healthy_row(object).await? else { return Ok(true) };
+        if !self.is_whole(object, &row).await? {
+            return Ok(false);
+        }
         let Some(rows) = self.content(object, &blocks, row.size).await? else { return Ok(false) };
         let row_bytes = rows.iter().map(|(_, content)| 24 + content.len()).sum::<usize>();
         let credits = Credits {
@@ -85,6 +88,15 @@ impl Objects {
             self.writeback().wake();
         }
         Ok(true)
+    }
+
+    /// Whether the file has its name and its length. If not, the sync of the file reports it: the bytes beside the logged
+    /// ones are lost.
+    async fn is_whole(&self, object: ObjectId, row: &ObjectRow) -> Result<bool, OsdError> {
+        let StoreDone::Len(len) = self.ctx().io(StoreOp::Len { file: FileId::Blob(object) }).await? else {
+            return Err(unexpected_result("len"));
+        };
+        Ok(len.is_some_and(|len| len >= self.expected_length(Some(row))))
     }
 
     /// What the file holds of these blocks, without zeros at their ends; blocks beyond `size` are left out. `None`: the file

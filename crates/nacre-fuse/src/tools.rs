@@ -79,10 +79,11 @@ mod tests {
         bind("llite.demo-1", "", |param| match param {
             MountParam::Stats => Arm::counters("v", || ()),
             MountParam::Uuid => Arm::shown_if(None::<&str>),
-            MountParam::DirAttrCache | MountParam::ReadOnly => Arm::switch(true, |_| ()),
-            MountParam::WriteBack | MountParam::MaxDirtyMb | MountParam::DirtyBytes => {
-                Arm::shown_if(None::<&str>)
+            MountParam::DirAttrCache | MountParam::ReadOnly | MountParam::WriteBack => {
+                Arm::switch(true, |_| ())
             }
+            MountParam::MaxDirtyMb => Arm::number(64, |_: u64| ()),
+            MountParam::DirtyBytes => Arm::shown_if(None::<&str>),
             MountParam::Atime | MountParam::DirAtime => Arm::word("noatime", |_| Ok(())),
         })
     }

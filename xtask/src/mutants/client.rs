@@ -65,7 +65,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a sync that took longer than the lease is a success",
         "crates/nacre-client/src/data/io.rs",
-        &[("Some(open) => self.check_lease(&open).await,", "Some(_) => Ok(()),")],
+        &[(
+            "self.check_lease(&open).await?;\n                open.report_failed_writes()",
+            "open.report_failed_writes()",
+        )],
     )
     .found_by("nacre-sim", "evictions", "a_sync_that_an_ost_acknowledges_after_the_eviction_is_no_success"),
     planted(
@@ -358,8 +361,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "write back: an evicted mount sends what it has kept",
         "crates/nacre-client/src/data/write_back.rs",
         &[(
-            "let change = Change::announced(file.fid, Some(open), evictions);",
-            "let change = if evictions == u64::MAX { Change::announced(file.fid, None, 0) } else { Change::through(open) };",
+            "let change = Change::kept(open, evictions);",
+            "let change = if evictions == u64::MAX { Change::kept(open, 0) } else { Change::through(open) };",
         )],
     )
     .found_by("nacre-sim", "write_back", "bytes_of_an_evicted_mount_are_reported_once_and_overwrite_nothing"),

@@ -73,7 +73,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a sync does not wait for another one that got the error",
         "crates/nacre-osd/src/object/objects.rs",
-        &[("        self.other_syncs_ended(object).await;\n", "")],
+        &[(
+            "        self.osd().commit(self.logged().deleted()).await?;\n        self.other_syncs_ended(object).await;\n",
+            "        self.osd().commit(self.logged().deleted()).await?;\n",
+        )],
     )
     .found_by("nacre-osd", "objects", "changes::an_early_write_back_that_fails_is_reported_by_every_later_sync"),
     planted(

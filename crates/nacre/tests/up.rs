@@ -457,7 +457,7 @@ fn another_format_version_and_damage_of_the_label_are_refused() {
     with(8);
     m.refused(
         &up,
-        &["ost1", "format version 67", "this program knows version 4", "use the program that wrote it"],
+        &["ost1", "format version 68", "this program knows version 4", "use the program that wrote it"],
     );
     with(0);
     m.refused(&up, &["ost1", "is not a nacre target"]);

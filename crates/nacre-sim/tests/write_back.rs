@@ -413,3 +413,23 @@ fn a_full_ost_refuses_writes_and_loses_none_that_it_has_granted_space_for() {
         }
     }
 }
+
+/// The link to the OSTs is cut for longer than a lease while kept bytes are under way: the OSTs evict the mount, which the
+/// MDT does not, and the bytes are sent again.
+#[test]
+fn kept_bytes_survive_an_eviction_by_their_ost() {
+    for seed in 1..=12 {
+        let (mut c, fid, handle) = with_dirty(seed);
+        let first = c.mounts[0];
+        let osts = [c.servers[OST], c.servers[OST + 1]];
+        // Some of the writes reach the OST, and their replies are lost.
+        c.world.run_for(490 * MS + (seed % 4) * 10 * MS);
+        osts.iter().for_each(|ost| c.world.block(*ost, first));
+        c.world.run_for(25 * SEC);
+        osts.iter().for_each(|ost| c.world.heal(*ost, first));
+        let synced = run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await);
+        assert_eq!(synced, Ok(()), "seed {seed}\n{}", c.world.trace(60));
+        let second = c.mounts[1];
+        assert_eq!(read(&mut c, second, fid), Ok(vec![1; BYTES]), "seed {seed}");
+    }
+}

@@ -125,7 +125,8 @@ impl Client {
 
     /// Changes an object, through a handle or by name. Changes that were rejected as late are resent one at a time, after
     /// another check of the lease, so that a slow network carries less at a time. A change that the OST's eviction has
-    /// ended before it was sent is sent to the new export after the same check: nobody has seen it yet.
+    /// ended before it was sent is sent to the new export after the same check: nobody has seen it yet. So is a write of kept
+    /// bytes whose reply is lost with the eviction.
     pub(crate) async fn change_object<'a, R: Rpc + Codec<'a>>(
         &self,
         ost: &Target,
@@ -142,6 +143,8 @@ impl Client {
             let call = ost.request(request).bulk(bulk.clone()).deadline(deadline).flags(change.flags());
             match ost.send_once(call).await.map(|reply| reply.body) {
                 Err(RpcError::EvictedUnsent) if lock == NO_LOCK => {}
+                // Nobody else may have changed kept bytes: they can be written twice.
+                Err(RpcError::Evicted) if change.granted => ost.grant().lost(),
                 Err(RpcError::EvictedUnsent) => return Err(ProtocolOutcome::LockLost.into()),
                 Err(RpcError::Failed(Failure::Outcome(ProtocolOutcome::DeadlinePassed))) => {
                     tracing::debug!(

@@ -72,6 +72,10 @@ impl SpaceGrant {
         self.used.set((self.used.get() + after).saturating_sub(before));
         self.is_busy.set(true);
     }
+    /// The OST has evicted this mount, and its grant with it.
+    pub(crate) fn lost(&self) {
+        self.granted.set(0);
+    }
     /// The OST has counted a write under the grant.
     pub(crate) fn consumed(&self, bytes: u64) {
         self.granted.set(self.granted.get().saturating_sub(bytes));

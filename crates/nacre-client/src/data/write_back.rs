@@ -2,12 +2,12 @@
 //!
 //! Rules: (1) A write is kept here only while this mount holds WRITE_BACK of the file: then no other client has it open,
 //! or may open it without a request. Whoever opens it, or needs its size, has the bit revoked first; the revoke is
-//! acknowledged when all bytes are at the OSTs (`targets/lock_returns.rs`). (2) Dirty bytes leave their file when they are
+//! acknowledged when all bytes are at the OSTs (`targets/lock_returns.rs`). The OSTs have granted space for what is kept
+//! (`targets/space_grant.rs`). (2) Dirty bytes leave their file when they are
 //! sent, under an exclusive range of the file; what changes the file in another way sends them first, under its
 //! own range. So the OSTs get all changes of a byte in their order. (3) A read takes the bytes of the OSTs and puts the
-//! dirty ones over them. Space for it was granted by the OSTs (`targets/space_grant.rs`).
-//! (4) The state of the objects is known here, with the dirty bytes in it, before a byte is
-//! kept: so this mount knows the size. (5) After an eviction by the MDT others may have changed the file: dirty bytes are
+//! dirty ones over them. (4) The state of the objects is known here, with the dirty bytes in it, before a byte is kept: so
+//! this mount knows the size. (5) After an eviction by the MDT others may have changed the file: dirty bytes are
 //! dropped, those under way fail, and fsync(2) or close(2) of each handle reports EIO, once. (6) After a restart of the MDT,
 //! which forgets the bit, all dirty bytes are sent before this mount reports that it uses no lock of an earlier start.
 //!

@@ -116,6 +116,7 @@ impl Client {
             return Ok(Vec::new());
         }
         if let Some(data) = self.read_dirty(file.fid, offset, len) {
+            self.note_access(file, open.atime(self.atime()));
             return Ok(alloc::vec![data]);
         }
         let ranges = stripes::by_object(component, offset, len);

@@ -21,10 +21,6 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 use nacre_types::{Fid, MdtIndex};
 
-/// Files of this size are cached from their second open on. A file that is read once is read faster without the page
-/// cache: in larger requests, and copied once less.
-const LARGE_BYTES: u64 = 4 << 20;
-
 /// How a new handle uses the kernel's page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageUse {
@@ -62,15 +58,10 @@ impl Pages {
     pub(crate) fn are_doubtful(&self, fid: Fid) -> bool {
         self.files.borrow().get(&fid).is_some_and(|file| file.trust == Trust::Doubtful)
     }
-    /// A handle is opened while the bytes of a file of this size are covered. `renew`: the pages are to be loaded again.
-    pub(super) fn open(&self, fid: Fid, size: u64, renew: bool) -> PageUse {
+    /// A handle is opened while the bytes of a file are covered. `renew`: the pages are to be loaded again.
+    pub(super) fn open(&self, fid: Fid, renew: bool) -> PageUse {
         let mut files = self.files.borrow_mut();
-        let new = CachedFile { handles: 0, trust: Trust::Beginning };
-        if size >= LARGE_BYTES && !files.contains_key(&fid) {
-            files.insert(fid, new);
-            return PageUse::Direct;
-        }
-        let file = files.entry(fid).or_insert(new);
+        let file = files.entry(fid).or_insert(CachedFile { handles: 0, trust: Trust::Beginning });
         if file.trust == Trust::Doubtful {
             return PageUse::Direct;
         }
@@ -130,57 +121,45 @@ mod tests {
     #[test]
     fn pages_are_kept_once_an_open_has_dropped_older_ones() {
         let pages = Pages::default();
-        assert_eq!(pages.open(FILE, 1, false), PageUse::Emptied);
+        assert_eq!(pages.open(FILE, false), PageUse::Emptied);
         assert_eq!(
-            pages.open(FILE, 1, false),
+            pages.open(FILE, false),
             PageUse::Emptied,
             "the first open may not have ended in the kernel"
         );
         pages.used(FILE);
         assert_eq!(
-            (pages.open(FILE, 1, false), pages.open(FILE, 1, true)),
+            (pages.open(FILE, false), pages.open(FILE, true)),
             (PageUse::Kept, PageUse::Emptied)
         );
         (0..4).for_each(|_| pages.closed(FILE));
-        assert_eq!(pages.open(FILE, 1, false), PageUse::Kept, "also when no handle is left");
+        assert_eq!(pages.open(FILE, false), PageUse::Kept, "also when no handle is left");
         pages.closed(FILE);
         assert!(pages.ended(FILE), "the kernel has to drop them");
         assert!(pages.fids().is_empty());
-        assert_eq!(pages.open(FILE, 1, false), PageUse::Emptied);
-    }
-
-    #[test]
-    fn a_large_file_is_cached_from_its_second_open_on() {
-        let pages = Pages::default();
-        assert_eq!(pages.open(FILE, LARGE_BYTES, false), PageUse::Direct);
-        assert_eq!(pages.open(FILE, LARGE_BYTES, false), PageUse::Emptied);
-        pages.closed(FILE);
-        assert_eq!(pages.open(FILE, LARGE_BYTES, false), PageUse::Kept);
-        pages.closed(FILE);
-        pages.ended(FILE);
-        assert_eq!(pages.open(FILE, LARGE_BYTES, false), PageUse::Direct, "it was changed meanwhile");
+        assert_eq!(pages.open(FILE, false), PageUse::Emptied);
     }
 
     #[test]
     fn pages_stay_doubtful_until_every_cached_handle_is_closed() {
         let pages = Pages::default();
-        pages.open(FILE, 1, false);
-        pages.open(FILE, 1, false);
+        pages.open(FILE, false);
+        pages.open(FILE, false);
         pages.used(FILE);
         assert!(!pages.are_doubtful(FILE));
         assert!(pages.ended(FILE));
         assert!(!pages.ended(FILE), "they were doubtful already");
         pages.used(FILE);
-        assert_eq!(pages.open(FILE, 1, false), PageUse::Direct);
+        assert_eq!(pages.open(FILE, false), PageUse::Direct);
         pages.closed(FILE);
         assert!(pages.are_doubtful(FILE));
-        assert_eq!(pages.open(FILE, 1, false), PageUse::Direct);
+        assert_eq!(pages.open(FILE, false), PageUse::Direct);
         pages.closed(FILE);
         assert!(pages.fids().is_empty());
-        assert_eq!(pages.open(FILE, 1, false), PageUse::Emptied);
+        assert_eq!(pages.open(FILE, false), PageUse::Emptied);
         assert!(pages.removed(FILE), "a handle is open");
         pages.closed(FILE);
-        pages.open(FILE, 1, false);
+        pages.open(FILE, false);
         pages.closed(FILE);
         assert!(!pages.removed(FILE), "nobody reads what is gone");
     }
@@ -189,8 +168,8 @@ mod tests {
     fn a_restart_of_the_mdt_ends_the_cover_of_all_its_files() {
         let pages = Pages::default();
         let second = Fid::new(Seq(0x100), Oid(2));
-        pages.open(FILE, 1, false);
-        pages.open(second, 1, false);
+        pages.open(FILE, false);
+        pages.open(second, false);
         pages.closed(second);
         assert_eq!(pages.all_ended(FILE.mdt()), [FILE, second]);
         assert_eq!((pages.fids(), pages.all_ended(FILE.mdt())), (alloc::vec![FILE], Vec::new()));

@@ -129,25 +129,25 @@ impl Client {
 }
 
 impl Client {
-    /// The size of a file whose bytes are covered.
-    fn covered_bytes(&self, file: &FileState) -> Option<u64> {
-        let mdt = self.mount.mdt_of(file.fid)?;
-        let EntryReply { attr, yours, .. } = mdt.known_inode(file.fid)?;
+    /// Whether the bytes of a file are covered.
+    fn is_covered(&self, file: &FileState) -> bool {
+        let Some(mdt) = self.mount.mdt_of(file.fid) else { return false };
+        let Some(EntryReply { attr, yours, .. }) = mdt.known_inode(file.fid) else { return false };
         let is_exact =
             attr.size_state == SizeState::Exact || yours && mdt.kept_closes().are_of_unchanged(file.fid);
-        (!file.has_writers() && is_exact).then_some(attr.size)
+        !file.has_writers() && is_exact
     }
     /// How a new handle uses the kernel's page cache. Called once, when the reply to its open is made.
     pub fn page_use(&self, handle: OpenHandle) -> PageUse {
         let Ok(open) = self.files.handle(handle) else { return PageUse::Direct };
         let atime = open.atime(self.atime());
-        if open.is_writer() || atime == Atime::Always || !self.mount.has_kernel() {
+        let is_direct = open.is_writer() || atime == Atime::Always || !self.mount.has_kernel();
+        if is_direct || !self.is_covered(&open.file) {
             return PageUse::Direct;
         }
-        let Some(size) = self.covered_bytes(&open.file) else { return PageUse::Direct };
         // A read that is to change the access time must come here.
         let renew = !self.is_read_only() && open.file.accessed.is_due(atime, self.now());
-        let page_use = self.mount.pages().open(open.file.fid, size, renew);
+        let page_use = self.mount.pages().open(open.file.fid, renew);
         open.set_cached(page_use != PageUse::Direct);
         page_use
     }

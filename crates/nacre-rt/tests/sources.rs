@@ -74,9 +74,13 @@ fn requests_of_a_front_end_are_served_on_the_loop_that_read_them() {
 
 #[test]
 fn a_second_loop_helps_only_when_the_first_is_busy() {
-    let shared = run(2, Duration::from_micros(300), 500);
-    assert_eq!(shared.iter().sum::<u64>(), 500);
-    assert!(shared[1] > 0, "{shared:?}");
+    // On a busy machine, the second loop may get no CPU time in a whole run.
+    let has_helped = (0..20).any(|_| {
+        let shared = run(2, Duration::from_micros(300), 500);
+        assert_eq!(shared.iter().sum::<u64>(), 500);
+        shared[1] > 0
+    });
+    assert!(has_helped, "the second loop has never served a request");
 }
 
 /// One byte brings this many requests.

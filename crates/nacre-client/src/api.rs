@@ -4,7 +4,8 @@ use crate::files::atime::AtimePolicy;
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Attr, Caller, Fid, FileType, FsName, LayoutTemplate, OpenHandle};
+use nacre_types::{Attr, Boot, Caller, Fid, FileType, FsName, LayoutTemplate, OpenHandle, OstIndex};
+use nacre_wire::ost::Write;
 
 /// Configuration of a mount.
 #[derive(Debug, Clone)]
@@ -24,6 +25,11 @@ pub struct MountConfig {
     pub atime: AtimePolicy,
     /// Writes to files that no other client has open are kept in memory for a moment (`llite.*.write_back`).
     pub write_back: bool,
+    /// The island has a store, to which kept writes are logged (`kept_log`): the present start of the machine.
+    pub kept_log: Option<Boot>,
+    /// Writes that the former island of this mount, which has ended with a bug, had acknowledged: they are sent first. Until its
+    /// lease ends, the MDT lets nobody open the files.
+    pub left_writes: Vec<(OstIndex, Write, Vec<Bytes>)>,
 }
 impl MountConfig {
     /// `demo-0011223344556677`: the mount as parameters, metrics, logs and tools name it.

@@ -13,7 +13,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::time::Duration;
-use nacre_node::{Ctx, Event, join_all};
+use nacre_node::{Ctx, Event, StoreOp, join_all};
 use nacre_types::{Errno, LockCookie, OpenHandle};
 
 /// An unmount waits that long for calls under way, and for each farewell.
@@ -62,6 +62,13 @@ impl Client {
     /// Handles an event of a connection; returns events that do not belong to this client.
     pub fn handle_event(&self, event: Event) -> Option<Event> {
         self.mount.handle_event(event)
+    }
+
+    /// The store operations of this visit, in their order: see `nacre_node::Logic::log_writes`.
+    pub fn log_writes(&self, out: &mut Vec<StoreOp>) {
+        if let Some(log) = self.mount.dirty_files().log() {
+            log.take_writes(out);
+        }
     }
 
     /// Whether no file is open and no call waits: for leak checks at rest.

@@ -8,6 +8,7 @@
 //! - `metadata`: names, attributes, layouts, batches of changes;
 //! - `files`: open handles, closes, access times;
 //! - `data`: reads, writes, striping, appends, space;
+//! - `kept_log`: the log of kept writes, of a mount in the process of its servers;
 //! - `locks`: extent locks, file locks, leases;
 //! - `cache`: names and inodes under locks of their MDT, and what the kernel uses of them;
 //! - `targets`: the MGS, the MDT and the OSTs, and how they are found.
@@ -24,6 +25,7 @@ mod cache;
 mod client;
 mod data;
 mod files;
+mod kept_log;
 mod locks;
 mod metadata;
 mod params;
@@ -38,4 +40,5 @@ pub use cache::kernel::{KernelCache, Stale, Validity};
 pub use cache::pages::PageUse;
 pub use client::Client;
 pub use files::atime::{Atime, AtimePolicy};
+pub use kept_log::{KeptWrites, SEGMENT_BYTES, SEGMENTS, kept_writes};
 pub use metadata::batch::{Changed, MetadataChange};

@@ -8,7 +8,7 @@ use crate::door::{Door, FuseEffect};
 use crate::ops::Ops;
 use crate::tools;
 use nacre_client::{Client, MountConfig};
-use nacre_node::{Ctx, Effect, Event, Logic};
+use nacre_node::{Ctx, Effect, Event, Logic, StoreOp};
 use nacre_wire::params::{Arm, BoundParam, FrontParam, bind};
 use std::rc::Rc;
 
@@ -69,6 +69,10 @@ impl Logic for MountIsland {
                 tools::handle(&self.ctx, || params(&door), event);
             }
         }
+    }
+
+    fn log_writes(&mut self, out: &mut Vec<StoreOp>) {
+        self.client.log_writes(out);
     }
 }
 

@@ -28,4 +28,5 @@ mod store;
 pub use error::OpenError;
 pub use holder::Holder;
 pub use probe::Features;
+pub use raw::write_all;
 pub use store::{FsConfig, FsStore};

@@ -32,7 +32,10 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
 }
 
 /// Writes everything.
-pub(crate) fn write_all(fd: BorrowedFd<'_>, offset: u64, data: &[Bytes]) -> Result<(), Errno> {
+///
+/// # Errors
+/// Those of pwritev(2).
+pub fn write_all(fd: BorrowedFd<'_>, offset: u64, data: &[Bytes]) -> Result<(), Errno> {
     let mut at = offset;
     let mut index = 0; // first buffer that is not written whole
     let mut skip = 0; // bytes of it that are

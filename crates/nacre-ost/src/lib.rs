@@ -6,6 +6,7 @@
 extern crate alloc;
 
 mod check;
+mod kept_writes;
 mod locks;
 mod room;
 mod service;

@@ -139,6 +139,19 @@ impl Store {
         self.change(object, stamp, prepared, || Ok(Some(admitted))).await
     }
 
+    /// A write of a killed process of this machine; it was acknowledged, so there was room for it.
+    pub(crate) async fn write_kept(
+        &self,
+        object: ObjectId,
+        stamp: Stamp,
+        offset: u64,
+        data: Vec<Bytes>,
+    ) -> Result<(), Failure> {
+        let prepared = self.objects.prepare_write(object, offset, data, &|| Ok(()));
+        let (prepared, ()) = prepared.await.map_err(|e| log_errno(object, e))?;
+        self.change(object, stamp, prepared, || Ok(None)).await.map(drop)
+    }
+
     pub(crate) async fn restore(&self, object: ObjectId, offset: u64, data: &[Bytes]) -> Result<(), Errno> {
         self.objects.restore(object, offset, data).await.map_err(|e| log_errno(object, e))
     }

@@ -96,6 +96,7 @@ impl<C: 'static> Bed<C> {
             fault_points: true,
             in_memory: false,
             root_owner: (0, 0),
+            kept_writes: Vec::new(),
         };
         let start = move |ctx: &Rc<Ctx>| make(ctx, config.clone());
         let node = self.world.add(name, Some(store.clone()), Box::new(start));

@@ -378,6 +378,8 @@ fn add_mount(world: &mut World, name: &str) -> NodeId {
         read_only: false,
         atime: nacre_client::AtimePolicy::default(),
         write_back: false,
+        kept_log: None,
+        left_writes: Vec::new(),
     };
     let start = move |ctx: &Rc<Ctx>| Box::new(MountIsland::new(ctx, config.clone())) as Box<dyn Logic>;
     world.add(name, None, Box::new(start))
@@ -400,6 +402,7 @@ fn target(
         fault_points: true,
         in_memory: false,
         root_owner: (0, 0),
+        kept_writes: Vec::new(),
     };
     match kind {
         TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), lease_table, None),

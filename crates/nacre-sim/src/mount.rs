@@ -3,7 +3,7 @@
 use crate::kernel::Kernel;
 use crate::world::{NodeId, World};
 use nacre_client::{Client, MountConfig};
-use nacre_node::{Ctx, Effect, Event, Logic, TaskId};
+use nacre_node::{Ctx, Effect, Event, Logic, StoreOp, TaskId};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -62,6 +62,9 @@ impl Logic for MountIsland {
             ctx.push(Effect::Door(Box::new(Done { id, value })));
         });
         self.jobs.insert(id, task);
+    }
+    fn log_writes(&mut self, out: &mut Vec<StoreOp>) {
+        self.client.log_writes(out);
     }
 }
 

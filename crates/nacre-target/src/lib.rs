@@ -41,5 +41,5 @@ pub use registration::Registration;
 pub use request::{Reply, ReplyTail, Request};
 pub use rivals::Whereabouts;
 pub use service::{Service, StartRow};
-pub use target_core::{TargetConfig, TargetCore};
+pub use target_core::{KeptWrites, TargetConfig, TargetCore};
 pub use transact::{RECORD_BYTES, RECORD_ROWS};

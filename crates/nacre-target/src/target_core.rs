@@ -18,11 +18,13 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use bytes::Bytes;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::time::Duration;
 use nacre_node::{Ctx, LogLimiters, Peers};
 use nacre_osd::Osd;
 use nacre_types::{ClientUuid, Instant, Secret, TargetName, Transno, Xid};
+use nacre_wire::ost::Write;
 
 /// How a target is run.
 #[derive(Debug, Clone)]
@@ -45,6 +47,17 @@ pub struct TargetConfig {
     pub in_memory: bool,
     /// User and group that get the root directory of a new file system.
     pub root_owner: (u32, u32),
+    /// Writes that former processes of this machine had acknowledged and that this OST may not have.
+    pub kept_writes: Vec<KeptWrites>,
+}
+
+/// The writes to one OST that a killed process had acknowledged.
+#[derive(Debug, Clone)]
+pub struct KeptWrites {
+    /// Identity of the log in which they were found: they are executed once.
+    pub log: u64,
+    /// Writes that do not overlap, with their bytes.
+    pub writes: Vec<(Write, Vec<Bytes>)>,
 }
 
 /// Shared by island and service.

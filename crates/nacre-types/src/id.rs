@@ -1,6 +1,6 @@
 //! Identifiers of the protocol: clients, requests, changes, locks, targets.
 
-use crate::{codec_enum, codec_newtype};
+use crate::{codec_enum, codec_newtype, codec_struct};
 use alloc::string::String;
 use core::fmt;
 
@@ -72,6 +72,12 @@ impl<'a> crate::Codec<'a> for ClientUuid {
         b.copy_from_slice(r.raw(16)?);
         Ok(Self(b))
     }
+}
+
+codec_struct! {
+    /// One start of a machine: what it has in memory ends with it.
+    #[derive(Copy)]
+    pub struct Boot { pub high: u64, pub low: u64 }
 }
 
 codec_enum! {

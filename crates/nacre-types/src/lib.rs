@@ -25,8 +25,8 @@ pub use codec::{Bound, Codec, DecodeError, Reader, Writer};
 pub use errno::Errno;
 pub use fid::{Fid, OIDS_PER_SEQ, Oid, Seq};
 pub use id::{
-    ClientUuid, ConnEpoch, FsName, Generation, LockCookie, MdtIndex, OpenHandle, OstIndex, Tag, TargetKind,
-    TargetName, Transno, Xid,
+    Boot, ClientUuid, ConnEpoch, FsName, Generation, LockCookie, MdtIndex, OpenHandle, OstIndex, Tag,
+    TargetKind, TargetName, Transno, Xid,
 };
 pub use identity::{Identity, Incarnation, Mismatch, Remembered};
 pub use inode_bits::{InodeBits, InodeMode};

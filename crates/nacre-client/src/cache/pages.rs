@@ -128,10 +128,7 @@ mod tests {
             "the first open may not have ended in the kernel"
         );
         pages.used(FILE);
-        assert_eq!(
-            (pages.open(FILE, false), pages.open(FILE, true)),
-            (PageUse::Kept, PageUse::Emptied)
-        );
+        assert_eq!((pages.open(FILE, false), pages.open(FILE, true)), (PageUse::Kept, PageUse::Emptied));
         (0..4).for_each(|_| pages.closed(FILE));
         assert_eq!(pages.open(FILE, false), PageUse::Kept, "also when no handle is left");
         pages.closed(FILE);

@@ -80,7 +80,7 @@ impl super::kernel::KernelCache for NoKernel {
 impl Bed {
     fn new() -> Self {
         let ctx = Ctx::new(1);
-        let cache = MetadataCache::new(&ctx, true, &Rc::default(), &DirtyFiles::new(&ctx, false));
+        let cache = MetadataCache::new(&ctx, true, &Rc::default(), &DirtyFiles::new(&ctx, false, None));
         cache.set_kernel(Rc::new(NoKernel));
         Self { ctx, cache }
     }

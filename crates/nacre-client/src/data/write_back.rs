@@ -74,7 +74,10 @@ impl Client {
     /// to stop this write.
     pub(crate) async fn room_to_write_back(&self, open: &Open, len: u64) -> bool {
         let dirty = self.mount.dirty_files();
-        while dirty.is_full() && self.may_write_back(open) {
+        if !dirty.takes(len) {
+            return false;
+        }
+        while dirty.is_full(len) && self.may_write_back(open) {
             dirty.flush_now();
             let at = self.ctx.now() + ROOM_TIMEOUT;
             if self.ctx.timeout(at, dirty.room()).await.is_none() {
@@ -122,6 +125,9 @@ impl Client {
             return Ok(false);
         }
         let len = args.data.len() as u64;
+        if self.mount.dirty_files().is_full(len) {
+            return Ok(false);
+        }
         let Some(osts) = self.osts_of(file) else { return Ok(false) };
         if osts.iter().any(|ost| ost.granted_room() < needed_grant(len)) {
             return Ok(false);
@@ -176,6 +182,24 @@ impl Client {
         Ok(file.states().is_some())
     }
 
+    /// Sends what the former island of this mount has left in the log of kept writes.
+    pub(crate) async fn send_left_writes(&self) {
+        for (index, write, data) in &self.config.left_writes {
+            let sent = async {
+                let ost = self.ost(*index).await?;
+                ost.send(ost.request(write).bulk(data.clone())).await.map(drop)
+            };
+            let (object, offset) = (write.object, write.offset);
+            match sent.await {
+                // ENOENT: the file was removed.
+                Ok(()) | Err(Failure::ENOENT) => {}
+                Err(error) => {
+                    tracing::error!(%object, offset, %error, "a write from before the restart of this mount is lost")
+                }
+            }
+        }
+    }
+
     // ---- the way to the OSTs
 
     /// Flushes a file once its first byte is old enough, or when somebody needs it, until it has no dirty bytes.
@@ -187,6 +211,7 @@ impl Client {
     }
     /// Sends all bytes of a file that are dirty now; returns when they are at the OSTs, or lost.
     async fn flush_dirty(&self, dirty: &DirtyFile) {
+        let place = self.mount.dirty_files().log_place();
         let ranges = RefCell::new(dirty.ranges().into_iter());
         let next = || ranges.borrow_mut().next();
         let senders = (0..SENT_AT_A_TIME).map(|_| async {
@@ -197,6 +222,7 @@ impl Client {
         join_all(senders).await;
         let file = self.files.of(dirty.fid());
         drop(file.ranges.acquire(&self.ctx, Extent::ALL, Share::Shared).await); // those that were under way
+        self.mount.dirty_files().left_before(dirty, place);
     }
     async fn flush_range(&self, dirty: &DirtyFile, range: Extent) {
         let file = self.files.of(dirty.fid());

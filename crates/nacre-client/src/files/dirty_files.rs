@@ -5,6 +5,7 @@
 
 use crate::files::dirty_bytes::{DirtyBytes, Run};
 use crate::files::table::Open;
+use crate::kept_log::{self, KeptLog, LogPlace, LoggedFile};
 use crate::targets::target::Target;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -35,6 +36,7 @@ pub(crate) struct DirtyFile {
     bytes: RefCell<DirtyBytes>,
     /// When the latest byte was written.
     mtime: Cell<Timestamp>,
+    logged: LoggedFile,
     /// Ranges under way to the OSTs.
     sending: Cell<usize>,
     /// The task that flushes later is to do so now.
@@ -105,6 +107,8 @@ impl Kept {
 /// The dirty files of a mount.
 pub(crate) struct DirtyFiles {
     is_on: Cell<bool>,
+    /// `None`: what is kept may be lost with the process.
+    log: Option<KeptLog>,
     files: RefCell<BTreeMap<Fid, Rc<DirtyFile>>>,
     /// Bytes that are dirty or under way, and their bound.
     bytes: Cell<u64>,
@@ -115,10 +119,11 @@ pub(crate) struct DirtyFiles {
 }
 
 impl DirtyFiles {
-    pub(crate) fn new(ctx: &Ctx, is_on: bool) -> Rc<Self> {
+    pub(crate) fn new(ctx: &Ctx, is_on: bool, log: Option<KeptLog>) -> Rc<Self> {
         let bytes_max = u64::from(MountParam::MaxDirtyMb.row().default_u32()) << 20;
         Rc::new(Self {
             is_on: Cell::new(is_on),
+            log,
             files: RefCell::default(),
             bytes: Cell::new(0),
             bytes_max: Cell::new(bytes_max),
@@ -149,8 +154,32 @@ impl DirtyFiles {
         self.bytes_max.set(bytes_max);
         self.room.wake_all();
     }
-    pub(crate) fn is_full(&self) -> bool {
+    pub(crate) fn log(&self) -> Option<&KeptLog> {
+        self.log.as_ref()
+    }
+    /// Whether writes of so many bytes are kept.
+    pub(crate) fn takes(&self, len: u64) -> bool {
+        self.is_on() && (self.log.is_none() || len <= kept_log::WRITE_BYTES_MAX)
+    }
+    /// Whether there is no room for a write of so many bytes.
+    pub(crate) fn is_full(&self, len: u64) -> bool {
         self.bytes.get().max(self.pieces.get() as u64 * PIECE_ROOM) >= self.bytes_max.get()
+            || self.log.as_ref().is_some_and(|log| {
+                let files = self.files.borrow();
+                files.len() >= kept_log::FILES_MAX
+                    || !log.has_room(len, || files.values().map(|file| file.logged.since()).min())
+            })
+    }
+    /// Where the log of kept writes ends.
+    pub(crate) fn log_place(&self) -> LogPlace {
+        self.log.as_ref().map_or_else(LogPlace::default, KeptLog::place)
+    }
+    /// The OSTs have all bytes of a file that were kept before `place`, or they are lost.
+    pub(crate) fn left_before(&self, file: &DirtyFile, place: LogPlace) {
+        if let Some(log) = &self.log {
+            log.sent(file.fid(), &file.logged, place);
+            self.room.wake_all();
+        }
     }
     /// Waits until bytes have left.
     pub(crate) async fn room(&self) {
@@ -200,6 +229,7 @@ impl DirtyFiles {
                 osts,
                 bytes: RefCell::default(),
                 mtime: Cell::new(mtime),
+                logged: LoggedFile::default(),
                 sending: Cell::new(0),
                 is_due: Cell::new(false),
                 due: ctx.wait_list(),
@@ -220,6 +250,9 @@ impl DirtyFiles {
         };
         *file.open.borrow_mut() = open.clone();
         file.mtime.set(mtime);
+        if let Some(log) = &self.log {
+            log.kept(&open.file, &file.logged, is_first, (offset, mtime), data);
+        }
         if pieces >= PIECES_MAX {
             file.flush_now();
         }
@@ -258,6 +291,7 @@ impl DirtyFiles {
             return;
         }
         let fid = file.fid();
+        self.left_before(file, self.log_place());
         if self.get(fid).is_some_and(|listed| core::ptr::eq(Rc::as_ptr(&listed), file)) {
             self.files.borrow_mut().remove(&fid);
         }

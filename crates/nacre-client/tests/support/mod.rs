@@ -479,6 +479,8 @@ impl Bed {
             read_only: false,
             atime: nacre_client::AtimePolicy::default(),
             write_back: false,
+            kept_log: None,
+            left_writes: Vec::new(),
         };
         let start = move |ctx: &Rc<Ctx>| Box::new(MountIsland::new(ctx, config.clone())) as Box<dyn Logic>;
         let mount = world.add("mount", None, Box::new(start));

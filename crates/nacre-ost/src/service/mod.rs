@@ -9,6 +9,7 @@ mod bulk_sizes;
 mod params;
 mod requests;
 
+use crate::kept_writes;
 use crate::locks::{Locks, PERSISTENT_LOCKS};
 use crate::room::{OBJECT_BYTES, Room};
 use crate::store::Store;
@@ -56,6 +57,9 @@ impl Service for Ost {
         let objects = Objects::start(&core.ctx, &core.osd, ObjectsConfig::default());
         let objects = objects.await.map_err(|e| opening(&e))?;
         let store = Store::new(core, objects, room, tombstones);
+        kept_writes::execute(core, &store)
+            .await
+            .map_err(|e| format!("the writes of a killed process cannot be executed: {e}"))?;
         let persistent = PersistentLocks::load(core, PERSISTENT_LOCKS, |lock: &Enqueue| lock.cookie)
             .await
             .map_err(|e| opening(&e))?;

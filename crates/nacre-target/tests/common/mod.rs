@@ -166,6 +166,7 @@ pub fn target_config(lease_ms: u32) -> TargetConfig {
         fault_points: true,
         in_memory: false,
         root_owner: (0, 0),
+        kept_writes: Vec::new(),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::process::detach::{self, Talk};
 use crate::process::islands::Process;
 use crate::process::metrics::MetricsArgs;
 use crate::process::mount_options::OptionArgs;
-use crate::process::mounted::{self, WaitLimits};
+use crate::process::mounted::{self, Keeping, WaitLimits};
 use crate::process::registry::{ProcessKind, RunLog};
 use crate::process::signals::Signals;
 use crate::process::{addresses, data_dir};
@@ -75,6 +75,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
         &fs,
         &dir,
         &options,
+        Keeping::InMemory,
         WaitLimits { signals: Some(&mut signals), limit },
     )?;
     let mgs = [mounted.address().to_owned()];

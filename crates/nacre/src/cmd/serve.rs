@@ -7,7 +7,7 @@ use crate::process::metrics::MetricsArgs;
 use crate::process::registry::ProcessKind;
 use crate::process::signals::{Signals, Woken};
 use crate::process::target_dir::{self, Served};
-use crate::process::{self, addresses, store, takeover};
+use crate::process::{self, addresses, data_dir, kept_log, store, takeover};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nacre_net::{Address, NetError};
 use nacre_osd_fs::OpenError;
@@ -127,9 +127,23 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     process.stop(&mut signals)
 }
 
+/// Writes of a killed `up` must be executed before its targets are served in another way, and not after that.
+fn check_nothing_is_left(dir: &Path) -> Result<()> {
+    let Some(data) = dir.parent().filter(|data| data_dir::is_data_dir(data)) else { return Ok(()) };
+    ensure!(
+        !kept_log::has_left_writes(data)?,
+        "{}: the `nacre up` of this data directory was killed, and the log of its mount has writes that its OSTs do not have\n\
+         hint: start and stop it once: nacre up --dir {}",
+        dir.display(),
+        data.display()
+    );
+    Ok(())
+}
+
 /// `DIR`, or `mem:NAME[,MGS]`.
 fn target(text: &str) -> Result<Served> {
     let Some(rest) = text.strip_prefix("mem:") else {
+        check_nothing_is_left(Path::new(text))?;
         let opened = target_dir::open(Path::new(text));
         return opened.map_err(|error| match error.downcast_ref() {
             Some(OpenError::Busy { .. }) => {
@@ -149,7 +163,7 @@ fn target(text: &str) -> Result<Served> {
     );
     let store = store::memory();
     store::format(&store, &name, &mgs_nodes, false)?;
-    Ok(Served { name, store, mgs_nodes, place: None })
+    Ok(Served { name, store, mgs_nodes, place: None, kept_writes: Vec::new() })
 }
 
 /// Listens; the addresses under which the targets register.

@@ -134,7 +134,8 @@ impl DataDir {
             // New, or left half formatted by an `up` that was killed.
             let store = store::format_dir(&dir, false)?;
             store::format(&store, name, mgs, false)?;
-            return Ok(Served { name: name.clone(), store, mgs_nodes: mgs.to_vec(), place: Some(dir) });
+            let (name, mgs_nodes) = (name.clone(), mgs.to_vec());
+            return Ok(Served { name, store, mgs_nodes, place: Some(dir), kept_writes: Vec::new() });
         }
         let served = target_dir::open(&dir)?;
         if served.name != *name {

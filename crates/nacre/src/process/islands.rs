@@ -351,6 +351,7 @@ fn add_target(node: &Node, targets: &Targets, served: &Served, addresses: &[Stri
         reply_records: true,
         fault_points: cfg!(debug_assertions),
         in_memory: served.place.is_none(),
+        kept_writes: served.kept_writes.clone(),
         root_owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
     };
     let kind = served.name.kind();

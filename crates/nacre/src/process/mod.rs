@@ -9,6 +9,7 @@ pub(crate) mod data_dir;
 pub(crate) mod detach;
 pub(crate) mod guard;
 pub(crate) mod islands;
+pub(crate) mod kept_log;
 mod lease_table;
 pub(crate) mod metrics;
 pub(crate) mod mount_options;

@@ -92,11 +92,6 @@ impl Options {
     pub(crate) fn write_back(&self, default: bool) -> bool {
         self.write_back.unwrap_or(default)
     }
-    /// Writes are not kept, unless a word says so.
-    pub(crate) fn writing_through(mut self) -> Self {
-        self.write_back.get_or_insert(false);
-        self
-    }
     pub(crate) fn atime(&self) -> AtimePolicy {
         let directories = if self.no_dir_atime { Atime::Never } else { self.atime };
         AtimePolicy { files: self.atime, directories }

@@ -3,6 +3,7 @@
 use crate::output;
 use crate::process::guard;
 use crate::process::islands::Process;
+use crate::process::kept_log::{self, LogFile};
 use crate::process::mount_options::{Options, Uring};
 use crate::process::signals::{self, Signals, Woken};
 use crate::query::users::users;
@@ -11,7 +12,7 @@ use nacre_client::{Attach, MountConfig};
 use nacre_fuse::{
     FuseSink, FuseSource, Interrupts, MountIsland, MountOptions, SessionConfig, Transport, Unmount, WhyDevice,
 };
-use nacre_node::Logic;
+use nacre_node::{Logic, Store};
 use nacre_rt::{IslandRef, Node};
 use nacre_types::FsName;
 use std::path::{Path, PathBuf};
@@ -114,6 +115,25 @@ pub(crate) fn check_mount_point(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Where a mount has the writes that it keeps for a moment.
+#[derive(Clone)]
+pub(crate) enum Keeping {
+    /// Each write is sent to a server at once.
+    Nothing,
+    /// Its process may be killed alone, and they are lost with it; or the servers lose all with it, too.
+    InMemory,
+    /// In a log as well, which survives the process.
+    Logged(Arc<LogFile>),
+}
+impl Keeping {
+    fn log(&self) -> Option<&Arc<LogFile>> {
+        match self {
+            Self::Logged(log) => Some(log),
+            Self::Nothing | Self::InMemory => None,
+        }
+    }
+}
+
 /// Makes the mount's island and mounts. A signal ends the wait for the servers, if `signals` are given.
 pub(crate) fn attach(
     process: &Process,
@@ -121,6 +141,7 @@ pub(crate) fn attach(
     fs: &FsName,
     dir: &Path,
     options: &Options,
+    keeping: Keeping,
     limits: WaitLimits<'_>,
 ) -> Result<Mounted> {
     if options.uring == Uring::TurnedOn {
@@ -136,13 +157,15 @@ pub(crate) fn attach(
         instance: Some(instance),
         read_only: options.read_only,
         atime: options.atime(),
-        write_back: options.write_back(true),
+        write_back: options.write_back(true) && !matches!(keeping, Keeping::Nothing),
+        kept_log: keeping.log().map(|_| kept_log::boot()).transpose()?,
+        left_writes: Vec::new(),
     };
     let interrupts = options.interrupts;
     // Tools reach the island under the name that parameters and metrics have for the mount.
     let name = MountConfig::mount_name(fs, instance);
     tracing::info!(mount = name, dir = %dir.display(), mgs = address, "mount begins");
-    let (island, news) = make_island(process.node(), &name, &config, interrupts)?;
+    let (island, news) = make_island(process.node(), &name, &config, &keeping, interrupts)?;
     wait_ready(&news, &address, limits)?;
     let mut mounted = nacre_fuse::mount_fuse(
         dir,
@@ -168,7 +191,9 @@ pub(crate) fn attach(
             || config.clone(),
             |now| MountConfig { read_only: now.kernel().read_only, atime: now.atime(), ..config.clone() },
         );
-        kept.replace_island(make_island(node, &name, &now, interrupts)?.0);
+        let left_writes = keeping.log().map_or_else(|| Ok(Vec::new()), |log| log.left_writes())?;
+        let now = MountConfig { left_writes, ..now };
+        kept.replace_island(make_island(node, &name, &now, &keeping, interrupts)?.0);
         Ok(())
     });
     Ok(Mounted::new(mounted.path, address, source))
@@ -179,13 +204,17 @@ fn make_island(
     node: &Node,
     name: &str,
     config: &MountConfig,
+    keeping: &Keeping,
     interrupts: Interrupts,
 ) -> Result<(IslandRef, Receiver<Attach>)> {
     let (sink, news) = FuseSink::new(interrupts);
     let config = config.clone();
-    let island = node.add_island(name, None, Some(sink), move |ctx| {
-        Box::new(MountIsland::new(ctx, config)) as Box<dyn Logic>
-    })?;
+    let island = node.add_island(
+        name,
+        keeping.log().map(|log| log.clone() as Arc<dyn Store>),
+        Some(sink),
+        move |ctx| Box::new(MountIsland::new(ctx, config)) as Box<dyn Logic>,
+    )?;
     Ok((island, news))
 }
 

@@ -8,6 +8,7 @@ use crate::api::MountConfig;
 use crate::cache::kernel::KernelCache;
 use crate::cache::pages::Pages;
 use crate::files::dirty_files::DirtyFiles;
+use crate::kept_log::KeptLog;
 use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
 use alloc::collections::BTreeMap;
@@ -69,6 +70,7 @@ impl Mount {
             instance: 0,
         };
         let mgs = Target::new(ctx, &peers, mgs, TargetKind::Mgs);
+        let log = config.kept_log.map(|boot| KeptLog::new(ctx.random(), boot));
         Self {
             uuid,
             peers,
@@ -86,7 +88,7 @@ impl Mount {
             caches: Cell::new(MountParam::DirAttrCache.row().default_switch()),
             kernel: RefCell::default(),
             pages: Rc::default(),
-            dirty_files: DirtyFiles::new(ctx, config.write_back),
+            dirty_files: DirtyFiles::new(ctx, config.write_back, log),
             warned_of_mdts: Cell::new(false),
         }
     }

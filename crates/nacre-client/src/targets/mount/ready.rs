@@ -118,6 +118,7 @@ impl Client {
                 join_all(self.mount.osts().into_iter().map(|ost| async move { ost.peer.connected().await }));
             // One that is down does not keep the mount.
             let _down = self.ctx.timeout(self.ctx.now() + OSTS_WAIT, reached).await;
+            self.send_left_writes().await;
         }
         report(end.map_or_else(Attach::Failed, |()| Attach::Ready));
     }

@@ -59,6 +59,8 @@ impl Library {
             read_only: false,
             atime: nacre_client::AtimePolicy::default(),
             write_back: false,
+            kept_log: None,
+            left_writes: Vec::new(),
         };
         let plan = Plan {
             below,

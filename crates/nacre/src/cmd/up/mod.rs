@@ -10,9 +10,10 @@ use crate::process::connections::ConnectionArgs;
 use crate::process::data_dir::{self, DataDir};
 use crate::process::detach::{self, Talk};
 use crate::process::islands::Process;
+use crate::process::kept_log::{LeftLogs, LogFile};
 use crate::process::metrics::MetricsArgs;
 use crate::process::mount_options::{OptionArgs, Options};
-use crate::process::mounted::{self, Mounted};
+use crate::process::mounted::{self, Keeping, Mounted};
 use crate::process::registry::{self, ProcessKind, RunLog};
 use crate::process::signals::Signals;
 use crate::process::target_dir::Served;
@@ -23,6 +24,7 @@ use nacre_types::{FsName, TargetKind, TargetName};
 use nacre_wire::target::{GetParams, Param};
 use name::free_name;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[derive(clap::Args, Debug)]
@@ -81,8 +83,7 @@ pub(crate) struct UpArgs {
 
 impl UpArgs {
     fn mount_options(&self) -> Result<Options> {
-        // The servers die with the mount: what they have survives both, what the mount kept would not.
-        self.options.parse(self.no_uring).map(Options::writing_through)
+        self.options.parse(self.no_uring)
     }
 }
 /// OSTs of a new file system.
@@ -128,8 +129,8 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let metrics = args.metrics.serve(process.node(), process.socket())?;
     let result = start(args, &mut process, &talk, &mount, &mut fs);
     talk.services_end();
-    let mounted = match result {
-        Ok(mounted) => mounted,
+    let (mounted, kept_log) = match result {
+        Ok(started) => started,
         Err(e) => {
             let e = process.check_lost().err().unwrap_or(e);
             drop(process.stop(&mut signals));
@@ -146,6 +147,9 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     talk.done();
     let lost = mounted.serve(&mut signals, &process)?;
     let stopped = process.stop(&mut signals);
+    if let (Ok(()), Some(log)) = (&stopped, kept_log) {
+        log.delete();
+    }
     output::note(match dir {
         None => "stopped; it was in memory only and is gone",
         Some(_) => "stopped; the data is kept, the same command mounts it again",
@@ -195,7 +199,7 @@ fn start(
     talk: &Talk,
     mount: &Path,
     fs: &mut FileSystem,
-) -> Result<Mounted> {
+) -> Result<(Mounted, Option<Arc<LogFile>>)> {
     // The address is stable while the data is: another mount finds it again after a restart.
     let socket = fs.data.as_ref().map_or_else(
         || process.socket().to_owned(),
@@ -204,7 +208,11 @@ fn start(
     let mut addresses = vec![format!("unix:{}", socket.display())];
     let targets = data_dir::targets(&fs.name, fs.osts);
     // The stores come first: their locks say whether another process serves them.
-    let opened = open_targets(talk, &targets, fs, &addresses)?;
+    let mut opened = open_targets(talk, &targets, fs, &addresses)?;
+    let mut left = fs.data.as_ref().map(|data| LeftLogs::read(data.path())).transpose()?;
+    if let Some(left) = &mut left {
+        left.give(&mut opened);
+    }
     if socket != process.socket() {
         // This process holds the locks of the stores, so an existing socket is that of a dead process.
         process.node().listen(&addresses[0].parse::<nacre_net::Address>()?)?;
@@ -222,15 +230,29 @@ fn start(
         process.wait_ready(&name.to_string(), START_TIMEOUT)?;
         talk.service(&name.to_string(), "up");
     }
+    if let Some(left) = left {
+        left.delete();
+    }
     // A target that is refused ends here, before anything is mounted.
     wait_for_osts(process, &fs.name, fs.osts)?;
     talk.service(&mount.display().to_string(), "mounting");
     let limits = mounted::WaitLimits::default();
-    let mounted = mounted::attach(process, &addresses[..1], &fs.name, mount, &args.mount_options()?, limits)?;
+    let options = args.mount_options()?;
+    let log = fs.data.as_ref().filter(|_| options.write_back(true)).map(|data| LogFile::create(data.path()));
+    let log = log.transpose();
+    let keeping = match &log {
+        Ok(None) => Keeping::InMemory,
+        Ok(Some(log)) => Keeping::Logged(log.clone()),
+        Err(error) => {
+            tracing::warn!(%error, "writes are not kept in memory: the log of kept writes cannot be made");
+            Keeping::Nothing
+        }
+    };
+    let mounted = mounted::attach(process, &addresses[..1], &fs.name, mount, &options, keeping, limits)?;
     let mounts = [mounted.dir().to_owned()];
     process.register(ProcessKind::Up, Some(fs.name.as_str()), &mounts, &[])?;
     talk.service(&mount.display().to_string(), "mounted");
-    Ok(mounted)
+    Ok((mounted, log.ok().flatten()))
 }
 
 /// Opens or formats the store of every target.
@@ -247,7 +269,8 @@ fn open_targets(
             None => {
                 let store = store::memory();
                 store::format(&store, name, addresses, false)?;
-                Served { name: name.clone(), store, mgs_nodes: Vec::new(), place: None }
+                let (name, mgs_nodes) = (name.clone(), Vec::new());
+                Served { name, store, mgs_nodes, place: None, kept_writes: Vec::new() }
             }
             Some(data) => data.target(sub, name, addresses)?,
         });

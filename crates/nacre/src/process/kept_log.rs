@@ -1,0 +1,157 @@
+//! The log of kept writes of an `up`: a file in its data directory (`nacre_client`, `kept_log`).
+//!
+//! The file of a process that was killed stays. The next `up` reads it before it serves its OSTs, which execute what is left
+//! in it, and deletes it when they are up. Its space is allocated when it is made, so that no write to it can fail for want
+//! of space. It is never synced: after a loss of the machine its content is ignored.
+
+use crate::process::target_dir::Served;
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use nacre_client::{SEGMENT_BYTES, SEGMENTS, kept_writes};
+use nacre_node::{FileId, Store, StoreDone, StoreError, StoreOp};
+use nacre_target::KeptWrites;
+use nacre_types::{Boot, OstIndex, TargetKind, TargetName};
+use nacre_wire::ost::Write;
+use rustix::fs::{FallocateFlags, fallocate};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Names of the files: `kept-<number>.log`.
+const PREFIX: &str = "kept-";
+const SUFFIX: &str = ".log";
+/// A segment begins with its first record: without it, the rest is not read.
+const FIRST_BYTES: usize = 4096;
+
+/// The present start of this machine.
+pub(crate) fn boot() -> Result<Boot> {
+    const ID: &str = "/proc/sys/kernel/random/boot_id";
+    let text = std::fs::read_to_string(ID).with_context(|| format!("cannot read {ID}"))?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let number = u128::from_str_radix(&digits, 16).with_context(|| format!("{ID} has no number"))?;
+    Ok(Boot { high: (number >> 64) as u64, low: number as u64 })
+}
+
+/// The files that former processes have left in a data directory, with the writes that are left in them.
+pub(crate) struct LeftLogs {
+    files: Vec<PathBuf>,
+    writes: BTreeMap<OstIndex, Vec<KeptWrites>>,
+}
+
+impl LeftLogs {
+    /// Reads the files. The caller has the stores of all targets, so that no other process writes them.
+    pub(crate) fn read(dir: &Path) -> Result<Self> {
+        let (mut left, boot) = (Self { files: Vec::new(), writes: BTreeMap::new() }, boot()?);
+        for path in paths(dir)? {
+            let segments = segments(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let kept = kept_writes(&segments, boot);
+            left.files.push(path);
+            let Some(kept) = kept else { continue };
+            let mut of_osts: BTreeMap<OstIndex, Vec<_>> = BTreeMap::new();
+            for (ost, write, data) in kept.writes {
+                of_osts.entry(ost).or_default().push((write, data));
+            }
+            for (ost, writes) in of_osts {
+                left.writes.entry(ost).or_default().push(KeptWrites { log: kept.log, writes });
+            }
+        }
+        Ok(left)
+    }
+    /// Gives each OST its writes.
+    pub(crate) fn give(&mut self, targets: &mut [Served]) {
+        for served in targets {
+            if let TargetName::Of { kind: TargetKind::Ost, index, .. } = served.name {
+                served.kept_writes = self.writes.remove(&OstIndex(index)).unwrap_or_default();
+            }
+        }
+    }
+    /// All OSTs have executed their writes.
+    pub(crate) fn delete(self) {
+        for path in self.files {
+            if let Err(error) = std::fs::remove_file(&path) {
+                tracing::warn!(path = %path.display(), %error, "cannot delete a log whose writes were executed");
+            }
+        }
+    }
+}
+
+/// Whether a process has left writes in this data directory that its OSTs may not have.
+pub(crate) fn has_left_writes(dir: &Path) -> Result<bool> {
+    Ok(!LeftLogs::read(dir)?.writes.is_empty())
+}
+
+fn paths(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let mut paths = Vec::new();
+    for entry in entries {
+        let entry = entry.with_context(|| format!("cannot read {}", dir.display()))?;
+        let name = entry.file_name();
+        let is_log = name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(SUFFIX));
+        paths.extend(is_log.then(|| entry.path()));
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn segments(path: &Path) -> std::io::Result<Vec<Bytes>> {
+    let file = File::open(path)?;
+    let len = file.metadata()?.len();
+    let segment = |number: u64| {
+        let start = number * SEGMENT_BYTES;
+        let mut bytes = vec![0; SEGMENT_BYTES.min(len.saturating_sub(start)) as usize];
+        file.read_exact_at(&mut bytes, start)?;
+        Ok(Bytes::from(bytes))
+    };
+    (0..SEGMENTS).map(segment).collect()
+}
+
+/// A new log.
+pub(crate) struct LogFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl LogFile {
+    /// Makes a file and allocates its space.
+    pub(crate) fn create(dir: &Path) -> Result<Arc<Self>> {
+        let path = dir.join(format!("{PREFIX}{:016x}{SUFFIX}", nacre_rt::random()));
+        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        let log = Self { file, path };
+        match fallocate(&log.file, FallocateFlags::empty(), 0, SEGMENTS * SEGMENT_BYTES) {
+            Ok(()) => Ok(Arc::new(log)),
+            Err(error) => {
+                log.delete();
+                Err(error.into())
+            }
+        }
+    }
+    /// The writes that are left in it.
+    pub(crate) fn left_writes(&self) -> Result<Vec<(OstIndex, Write, Vec<Bytes>)>> {
+        Ok(kept_writes(&segments(&self.path)?, boot()?).map(|kept| kept.writes).unwrap_or_default())
+    }
+    /// The mount has ended, and everything is at the OSTs.
+    pub(crate) fn delete(&self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "cannot delete the log of kept writes");
+        }
+    }
+    fn write(&self, file: FileId, offset: u64, data: &[Bytes]) -> Result<StoreDone, StoreError> {
+        let FileId::Log(segment) = file else { return Err(StoreError::Unsupported) };
+        nacre_osd_fs::write_all(self.file.as_fd(), segment * SEGMENT_BYTES + offset, data)
+            .map_err(|error| StoreError::Device(format!("writing {}: {error}", self.path.display())))?;
+        Ok(StoreDone::Unit)
+    }
+}
+
+impl Store for LogFile {
+    fn execute(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
+        match op {
+            StoreOp::Create { file, .. } => self.write(file, 0, &[Bytes::from_static(&[0; FIRST_BYTES])]),
+            StoreOp::Write { file, offset, data } => self.write(file, offset, &data),
+            _ => Err(StoreError::Unsupported),
+        }
+    }
+}

@@ -311,10 +311,9 @@ fn bytes_for_an_ost_that_is_away_do_not_stop_writes_to_others() {
     }
 }
 
-/// An OST evicts a mount that it does not hear: bytes under way are lost, and those behind them are still there.
+/// An OST evicts a mount that it does not hear: bytes under way are sent again, and those behind them are still there.
 #[test]
-fn what_is_kept_behind_bytes_that_are_lost_is_neither_missed_nor_overwritten() {
-    let mut losses = 0;
+fn an_eviction_by_the_osts_costs_no_kept_byte() {
     for seed in 1..=8 {
         let (mut c, fid, handle) = with_dirty(seed);
         let first = c.mounts[0];
@@ -339,10 +338,8 @@ fn what_is_kept_behind_bytes_that_are_lost_is_neither_missed_nor_overwritten() {
         });
         let (bytes, size, synced, again) = seen.expect("written");
         assert_eq!((bytes, size), (vec![4, 5, 5, 5], 20_004), "seed {seed}\n{}", c.world.trace(60));
-        assert_eq!(again, Ok(()), "seed {seed}: a loss is reported once");
-        losses += u32::from(synced == Err(Failure::EIO)); // targets of one process share their leases
+        assert_eq!((synced, again), (Ok(()), Ok(())), "seed {seed}");
     }
-    assert!(losses > 0);
 }
 
 /// Each piece of a file costs memory and a request: many small ones count for more than their bytes.

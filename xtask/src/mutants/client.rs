@@ -385,15 +385,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "write_back", "a_mount_that_opens_a_file_again_keeps_nothing_while_another_one_has_it_open"),
     planted(
-        "write back: an append beside kept bytes takes the size from the OSTs after a failed write",
-        "crates/nacre-client/src/data/write_back.rs",
-        &[(
-                "if !file.may_know_objects() || self.mount.dirty_files().has(file.fid) {",
-                "if !file.may_know_objects() {",
-            )],
-    )
-    .found_by("nacre-sim", "write_back", "what_is_kept_behind_bytes_that_are_lost_is_neither_missed_nor_overwritten"),
-    planted(
         "write back: pieces of a few bytes take no room",
         "crates/nacre-client/src/files/dirty_files.rs",
         &[(

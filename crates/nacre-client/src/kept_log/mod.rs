@@ -20,6 +20,9 @@ mod record;
 pub use read::{KeptWrites, kept_writes};
 pub use record::{SEGMENT_BYTES, SEGMENTS};
 
+#[cfg(test)]
+mod tests;
+
 use crate::files::state::FileState;
 use alloc::vec::Vec;
 use bytes::Bytes;

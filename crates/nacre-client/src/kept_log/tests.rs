@@ -1,0 +1,183 @@
+//! The log beside a model: after every step, what is left in the segments is what was kept and is not void.
+
+use super::*;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use nacre_types::{Component, Extent, Layout, ObjectId, Oid, OstIndex, Seq};
+
+const BOOT: Boot = Boot { high: 1, low: 2 };
+
+/// The store: segments, and how often each was written anew.
+#[derive(Default)]
+struct Segments {
+    bytes: Vec<Vec<u8>>,
+    creates: usize,
+}
+impl Segments {
+    fn execute(&mut self, log: &KeptLog) {
+        let mut ops = Vec::new();
+        log.take_writes(&mut ops);
+        for op in ops {
+            match op {
+                StoreOp::Create { file: FileId::Log(number), len } => {
+                    self.creates += 1;
+                    self.bytes.resize_with(SEGMENTS as usize, Vec::new);
+                    self.bytes[number as usize] = vec![0; len as usize];
+                }
+                StoreOp::Write { file: FileId::Log(number), offset, data } => {
+                    let data = data.concat();
+                    let at = offset as usize..offset as usize + data.len();
+                    self.bytes[number as usize][at].copy_from_slice(&data);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    fn left(&self, boot: Boot) -> Option<KeptWrites> {
+        let segments: Vec<Bytes> = self.bytes.iter().cloned().map(Bytes::from).collect();
+        kept_writes(&segments, boot)
+    }
+}
+
+fn file(number: u32) -> FileState {
+    let file = FileState::new(Fid::new(Seq(0x100), Oid(number)));
+    let component = Component {
+        extent: Extent::ALL,
+        stripe_bytes: 65536,
+        stripes: vec![OstIndex(number), OstIndex(7)],
+        laid: vec![0, 0],
+    };
+    file.learn_layout(&Layout { generation: 1, components: vec![component] });
+    file
+}
+
+/// A file of the test: its state, its record in the log, and the writes that are not void, with their places.
+struct Modelled {
+    state: FileState,
+    logged: LoggedFile,
+    writes: Vec<(u64, u64, Bytes)>,
+}
+
+/// The bytes of objects; 0: none.
+type Images = BTreeMap<(OstIndex, ObjectId), Vec<u8>>;
+
+fn put(images: &mut Images, ost: OstIndex, object: ObjectId, offset: u64, data: &[u8]) {
+    let (image, at) = (images.entry((ost, object)).or_default(), offset as usize);
+    image.resize(image.len().max(at + data.len()), 0);
+    image[at..at + data.len()].copy_from_slice(data);
+}
+fn images_of(writes: &[(OstIndex, nacre_wire::ost::Write, Vec<Bytes>)]) -> Images {
+    let mut images = Images::new();
+    writes.iter().for_each(|(ost, w, data)| put(&mut images, *ost, w.object, w.offset, &data.concat()));
+    images
+}
+fn modelled(files: &[Modelled]) -> Images {
+    let mut images = Images::new();
+    for file in files {
+        let component = file.state.known_component().unwrap();
+        for (_, offset, data) in &file.writes {
+            for piece in component.pieces(*offset, data.len() as u64) {
+                let object = ObjectId { fid: file.state.fid, stripe: piece.stripe };
+                let from = (piece.file_offset - offset) as usize;
+                let data = &data[from..from + piece.len as usize];
+                put(&mut images, piece.ost, object, piece.object_offset, data);
+            }
+        }
+    }
+    images
+}
+
+#[test]
+fn what_is_left_is_what_was_kept_and_is_not_void() {
+    for seed in 1..4u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let log = KeptLog::new(seed, BOOT);
+        let mut segments = Segments::default();
+        let mut files: Vec<Modelled> = (1..4)
+            .map(|n| Modelled { state: file(n), logged: LoggedFile::default(), writes: Vec::new() })
+            .collect();
+        let (mut full, mut steps) = (0, 0);
+        while log.begun.get() < 3 * SEGMENTS {
+            steps += 1;
+            let nth = random(3) as usize;
+            let len = random(WRITE_BYTES_MAX) + 1;
+            let live = files.iter().filter(|file| !file.writes.is_empty());
+            let oldest = live.map(|file| file.logged.since()).min();
+            if !log.has_room(len, || oldest) {
+                // All of the file whose writes are the oldest is sent.
+                full += 1;
+                let oldest = files.iter_mut().filter(|file| !file.writes.is_empty());
+                let file = oldest.min_by_key(|file| file.logged.since()).unwrap();
+                log.sent(file.state.fid, &file.logged, log.place());
+                file.writes.clear();
+            } else if random(60) == 0 {
+                // A part of a file is sent.
+                let file = &mut files[nth];
+                let place = match file.writes.get(random(file.writes.len() as u64 + 1) as usize) {
+                    Some((serial, _, _)) => LogPlace { serial: *serial, segment: 0 },
+                    None => log.place(),
+                };
+                log.sent(file.state.fid, &file.logged, place);
+                file.writes.retain(|(serial, _, _)| *serial > place.serial);
+            } else {
+                let file = &mut files[nth];
+                let (offset, data) =
+                    (random(200_000), Bytes::from(vec![random(255) as u8 + 1; len as usize]));
+                let is_first = file.writes.is_empty();
+                log.kept(&file.state, &file.logged, is_first, (offset, Timestamp::default()), &data);
+                file.writes.push((log.serial.get(), offset, data));
+            }
+            segments.execute(&log);
+            if steps % 32 == 0 {
+                let left = segments.left(BOOT).expect("a log");
+                assert_eq!(left.log, seed);
+                assert!(images_of(&left.writes) == modelled(&files), "seed {seed}, step {steps}");
+            }
+        }
+        assert!(full > 0, "the log was never full");
+        assert_eq!(segments.creates, SEGMENTS as usize);
+        assert_eq!(segments.left(Boot { high: 1, low: 3 }), None, "of another start of the machine");
+    }
+}
+
+#[test]
+fn a_write_that_was_torn_by_the_end_of_the_process_is_not_read_and_those_before_it_are() {
+    let (log, file, logged) = (KeptLog::new(9, BOOT), file(1), LoggedFile::default());
+    let mut segments = Segments::default();
+    for nth in 0..3u64 {
+        let data = Bytes::from(vec![nth as u8 + 1; 5000]);
+        log.kept(&file, &logged, nth == 0, (nth * 5000, Timestamp::default()), &data);
+        segments.execute(&log);
+    }
+    let end = log.end.get() as usize;
+    for cut in [1, 400, 4999, 5020] {
+        let mut torn = Segments { bytes: segments.bytes.clone(), creates: 0 };
+        torn.bytes[1][end - cut..end].fill(0);
+        let left = images_of(&torn.left(BOOT).unwrap().writes);
+        assert_eq!(left.values().map(Vec::len).collect::<Vec<_>>(), [10_000], "{cut}");
+    }
+}
+
+/// What a hostile file may contain.
+#[test]
+fn random_damage_of_a_segment_is_no_error() {
+    let (log, file, logged) = (KeptLog::new(9, BOOT), file(1), LoggedFile::default());
+    let mut segments = Segments::default();
+    log.kept(&file, &logged, true, (10, Timestamp::default()), &Bytes::from_static(b"abc"));
+    segments.execute(&log);
+    let end = log.end.get() as usize;
+    for at in 0..end {
+        for value in [0, 0x7f, 0xff] {
+            let mut segment = segments.bytes[1][..end + 64].to_vec();
+            segment[at] = value;
+            let left = kept_writes(&[Bytes::from(segment)], BOOT);
+            assert!(left.is_none_or(|left| left.writes.len() <= 1));
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! The targets and mounts of one file system in a world.
 
 use crate::lease_table::LeaseTable;
+use crate::local_mount::LeftWrites;
 use crate::mount::{Jobs, MountIsland};
 use crate::offline::{self, osd_config};
 use crate::plan::Plan;
@@ -15,7 +16,7 @@ use nacre_node::{Ctx, Effect, Event, Logic, StoreError, StoreOp};
 use nacre_osd::Label;
 use nacre_osd_mem::MemStore;
 use nacre_ost::Ost;
-use nacre_target::{Service, TargetConfig, TargetIsland, set_params};
+use nacre_target::{KeptWrites, Service, TargetConfig, TargetIsland, set_params};
 use nacre_testkit::CrashDevice;
 use nacre_types::{ClientUuid, FsName, Instant, TargetKind, TargetName, Timestamp};
 use nacre_wire::target::{Param, SetParam};
@@ -24,7 +25,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-const FS: &str = "demo";
+pub(crate) const FS: &str = "demo";
 /// Bytes of each target's store.
 const STORE_BYTES: u64 = 256 << 20;
 /// Far worse than a broken quartz; the margin of a lease is a third.
@@ -85,6 +86,9 @@ pub struct Cluster {
     pub lost_ns: [u64; 2],
     /// Whether the MDT runs with `commit_on_sharing`, from its next start on.
     pub commit_on_sharing: Rc<Cell<bool>>,
+    /// Stores of the mounts in the process of the servers.
+    pub(crate) logs: BTreeMap<NodeId, Arc<dyn Store>>,
+    pub(crate) left_writes: LeftWrites,
 }
 
 impl Cluster {
@@ -156,7 +160,8 @@ impl Cluster {
         let name = format!("copy-of-{target_name}");
         let (rule, sharing) = (self.ack_or_commit.clone(), self.commit_on_sharing.clone());
         let address = World::address(&name);
-        let start = move |ctx: &Rc<Ctx>| target(ctx, TargetKind::Ost, &address, (&rule, &sharing), None);
+        let start =
+            move |ctx: &Rc<Ctx>| target(ctx, TargetKind::Ost, &address, (&rule, &sharing), None, Vec::new());
         let node = self.world.add(&name, Some(device.store()), Box::new(start));
         self.world.set_serves(node, &target_name);
         self.servers.push(node);
@@ -200,6 +205,7 @@ impl Cluster {
         let mut devices = Vec::new();
         let shared = MemStore::on(1, STORE_BYTES);
         let ack_or_commit = Rc::new(Cell::new(true));
+        let left_writes = LeftWrites::default();
         let commit_on_sharing = Rc::new(Cell::new(false));
         // Every other file system is served by one process.
         let one_process = seed.is_multiple_of(2);
@@ -218,8 +224,13 @@ impl Cluster {
             let address = World::address(&name.to_string());
             let (rule, lease_table) = (ack_or_commit.clone(), lease_table.clone());
             let sharing = commit_on_sharing.clone();
-            let start =
-                move |ctx: &Rc<Ctx>| target(ctx, kind, &address, (&rule, &sharing), lease_table.as_ref());
+            let (left, index) = (left_writes.clone(), index_of(name));
+            let start = move |ctx: &Rc<Ctx>| {
+                // A start that does not get to its end is given them again.
+                let kept_writes = left.borrow().get(&index).cloned().unwrap_or_default();
+                let kept_writes = if kind == TargetKind::Ost { kept_writes } else { Vec::new() };
+                target(ctx, kind, &address, (&rule, &sharing), lease_table.as_ref(), kept_writes)
+            };
             let server = world.add(&name.to_string(), Some(store.clone()), Box::new(start));
             if one_process {
                 world.share_clock(server, *servers.first().unwrap_or(&server));
@@ -249,6 +260,8 @@ impl Cluster {
             lost_ns: [0; 2],
             commit_on_sharing,
             one_process,
+            logs: BTreeMap::new(),
+            left_writes,
         }
     }
 
@@ -369,6 +382,13 @@ impl Cluster {
     }
 }
 
+fn index_of(name: &TargetName) -> u32 {
+    match name {
+        TargetName::Mgs => 0,
+        TargetName::Of { index, .. } => *index,
+    }
+}
+
 fn add_mount(world: &mut World, name: &str) -> NodeId {
     let config = MountConfig {
         mgs_addresses: vec![World::address("MGS")],
@@ -391,6 +411,7 @@ fn target(
     address: &str,
     (rule, sharing): (&Cell<bool>, &Cell<bool>),
     lease_table: Option<&Arc<LeaseTable>>,
+    kept_writes: Vec<KeptWrites>,
 ) -> Box<dyn Logic> {
     let config = TargetConfig {
         addresses: vec![address.to_string()],
@@ -402,7 +423,7 @@ fn target(
         fault_points: true,
         in_memory: false,
         root_owner: (0, 0),
-        kept_writes: Vec::new(),
+        kept_writes,
     };
     match kind {
         TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), lease_table, None),

@@ -21,7 +21,9 @@ const VERSION: u32 = 1;
 codec_struct! {
     /// The first record of a segment.
     pub struct SegmentRecord {
+        /// [`MAGIC`].
         pub magic: u64,
+        /// [`VERSION`].
         pub version: u32,
         /// Identity of the log.
         pub log: u64,

@@ -163,7 +163,7 @@ fn target(text: &str) -> Result<Served> {
     );
     let store = store::memory();
     store::format(&store, &name, &mgs_nodes, false)?;
-    Ok(Served { name, store, mgs_nodes, place: None, kept_writes: Vec::new() })
+    Ok(Served { name, store, mgs_nodes, place: None })
 }
 
 /// Listens; the addresses under which the targets register.

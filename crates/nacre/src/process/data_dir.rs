@@ -134,8 +134,7 @@ impl DataDir {
             // New, or left half formatted by an `up` that was killed.
             let store = store::format_dir(&dir, false)?;
             store::format(&store, name, mgs, false)?;
-            let (name, mgs_nodes) = (name.clone(), mgs.to_vec());
-            return Ok(Served { name, store, mgs_nodes, place: Some(dir), kept_writes: Vec::new() });
+            return Ok(Served { name: name.clone(), store, mgs_nodes: mgs.to_vec(), place: Some(dir) });
         }
         let served = target_dir::open(&dir)?;
         if served.name != *name {

@@ -15,7 +15,7 @@ use nacre_net::Address;
 use nacre_node::Logic;
 use nacre_ost::Ost;
 use nacre_rt::{Config, EndReason, IslandRef, Node};
-use nacre_target::{TargetConfig, TargetIsland};
+use nacre_target::{KeptWrites, TargetConfig, TargetIsland};
 use nacre_types::{TargetKind, TargetName};
 use nacre_wire::params::TargetParam;
 use std::collections::BTreeMap;
@@ -44,6 +44,8 @@ pub(crate) struct Process {
 struct Serving {
     served: Served,
     addresses: Vec<String>,
+    /// Writes that a killed process had acknowledged.
+    kept_writes: Vec<KeptWrites>,
     /// How often it was opened again after a bug.
     reopened: u32,
 }
@@ -102,9 +104,20 @@ impl Process {
 
     /// Serves a target; it registers with its MGS under `addresses`.
     pub(crate) fn serve(&self, served: &Served, addresses: &[String]) -> Result<()> {
-        let serving = Serving { served: served.clone(), addresses: addresses.to_vec(), reopened: 0 };
+        self.serve_after(Vec::new(), served, addresses)
+    }
+    /// Serves an OST, once it has executed writes that a killed process had acknowledged.
+    pub(crate) fn serve_after(
+        &self,
+        kept_writes: Vec<KeptWrites>,
+        served: &Served,
+        addresses: &[String],
+    ) -> Result<()> {
+        let (kept, addresses) = (kept_writes.clone(), addresses.to_vec());
+        let serving =
+            Serving { served: served.clone(), addresses: addresses.clone(), kept_writes, reopened: 0 };
         self.targets.lock().insert(served.name.to_string(), serving);
-        add_target(&self.node, &self.targets, served, addresses)
+        add_target(&self.node, &self.targets, served, &addresses, kept)
     }
 
     /// The lease that targets give their clients, if it is not the usual one; before they are served.
@@ -304,7 +317,8 @@ impl Targets {
         let again = match self.lock().get_mut(island.name()) {
             Some(s) if self.reopen && matches!(reason, EndReason::Panicked(_)) => {
                 s.reopened += 1;
-                (s.reopened <= REOPEN_MAX).then(|| (s.served.clone(), s.addresses.clone()))
+                (s.reopened <= REOPEN_MAX)
+                    .then(|| (s.served.clone(), s.addresses.clone(), s.kept_writes.clone()))
             }
             _ => None,
         };
@@ -320,8 +334,8 @@ impl Targets {
                 Err(e) => tracing::error!(island = island.name(), "the mount cannot be restarted: {e:#}"),
             }
         }
-        if let Some((served, addresses)) = again {
-            match add_target(node, self, &served, &addresses) {
+        if let Some((served, addresses, kept_writes)) = again {
+            match add_target(node, self, &served, &addresses, kept_writes) {
                 Ok(()) => {
                     tracing::warn!(
                         island = island.name(),
@@ -341,7 +355,13 @@ impl Targets {
     }
 }
 
-fn add_target(node: &Node, targets: &Targets, served: &Served, addresses: &[String]) -> Result<()> {
+fn add_target(
+    node: &Node,
+    targets: &Targets,
+    served: &Served,
+    addresses: &[String],
+    kept_writes: Vec<KeptWrites>,
+) -> Result<()> {
     let config = TargetConfig {
         addresses: addresses.to_vec(),
         mgs_nodes: served.mgs_nodes.clone(),
@@ -351,7 +371,7 @@ fn add_target(node: &Node, targets: &Targets, served: &Served, addresses: &[Stri
         reply_records: true,
         fault_points: cfg!(debug_assertions),
         in_memory: served.place.is_none(),
-        kept_writes: served.kept_writes.clone(),
+        kept_writes,
         root_owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
     };
     let kind = served.name.kind();

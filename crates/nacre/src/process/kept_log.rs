@@ -4,7 +4,6 @@
 //! in it, and deletes it when they are up. Its space is allocated when it is made, so that no write to it can fail for want
 //! of space. It is never synced: after a loss of the machine its content is ignored.
 
-use crate::process::target_dir::Served;
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use nacre_client::{SEGMENT_BYTES, SEGMENTS, kept_writes};
@@ -60,13 +59,13 @@ impl LeftLogs {
         }
         Ok(left)
     }
-    /// Gives each OST its writes.
-    pub(crate) fn give(&mut self, targets: &mut [Served]) {
-        for served in targets {
-            if let TargetName::Of { kind: TargetKind::Ost, index, .. } = served.name {
-                served.kept_writes = self.writes.remove(&OstIndex(index)).unwrap_or_default();
-            }
+    /// Takes the writes to a target.
+    pub(crate) fn take(&mut self, target: &TargetName) -> Vec<KeptWrites> {
+        match target {
+            TargetName::Of { kind: TargetKind::Ost, index, .. } => self.writes.remove(&OstIndex(*index)),
+            _ => None,
         }
+        .unwrap_or_default()
     }
     /// All OSTs have executed their writes.
     pub(crate) fn delete(self) {

@@ -3,7 +3,6 @@
 use crate::process::{data_dir, store};
 use anyhow::{Context as _, Result, ensure};
 use nacre_node::Store;
-use nacre_target::KeptWrites;
 use nacre_types::TargetName;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,8 +15,6 @@ pub(crate) struct Served {
     pub(crate) mgs_nodes: Vec<String>,
     /// Where it lives, for people.
     pub(crate) place: Option<PathBuf>,
-    /// Writes to an OST that a killed process had acknowledged.
-    pub(crate) kept_writes: Vec<KeptWrites>,
 }
 
 /// Opens a formatted target directory.
@@ -47,5 +44,5 @@ fn served(dir: &Path, store: Arc<dyn Store>) -> Result<Served> {
         .target()
         .with_context(|| format!("{}: the label names no target ({:?})", dir.display(), label.name))?;
     let place = Some(dir.canonicalize()?);
-    Ok(Served { name, store, mgs_nodes: label.mgs_nodes, place, kept_writes: Vec::new() })
+    Ok(Served { name, store, mgs_nodes: label.mgs_nodes, place })
 }

@@ -208,11 +208,8 @@ fn start(
     let mut addresses = vec![format!("unix:{}", socket.display())];
     let targets = data_dir::targets(&fs.name, fs.osts);
     // The stores come first: their locks say whether another process serves them.
-    let mut opened = open_targets(talk, &targets, fs, &addresses)?;
+    let opened = open_targets(talk, &targets, fs, &addresses)?;
     let mut left = fs.data.as_ref().map(|data| LeftLogs::read(data.path())).transpose()?;
-    if let Some(left) = &mut left {
-        left.give(&mut opened);
-    }
     if socket != process.socket() {
         // This process holds the locks of the stores, so an existing socket is that of a dead process.
         process.node().listen(&addresses[0].parse::<nacre_net::Address>()?)?;
@@ -224,7 +221,8 @@ fn start(
         // The MGS is where this process listens now; the label of a directory that was moved has an old address.
         let served = Served { mgs_nodes: addresses.clone(), ..served };
         talk.service(&served.name.to_string(), "starting");
-        process.serve(&served, &addresses)?;
+        let kept_writes = left.as_mut().map(|left| left.take(&served.name)).unwrap_or_default();
+        process.serve_after(kept_writes, &served, &addresses)?;
     }
     for (name, _) in &targets {
         process.wait_ready(&name.to_string(), START_TIMEOUT)?;
@@ -269,8 +267,7 @@ fn open_targets(
             None => {
                 let store = store::memory();
                 store::format(&store, name, addresses, false)?;
-                let (name, mgs_nodes) = (name.clone(), Vec::new());
-                Served { name, store, mgs_nodes, place: None, kept_writes: Vec::new() }
+                Served { name: name.clone(), store, mgs_nodes: Vec::new(), place: None }
             }
             Some(data) => data.target(sub, name, addresses)?,
         });

@@ -1,0 +1,174 @@
+//! A mount in the process of its servers keeps writes, too, and the process may be killed at any instant: no acknowledged
+//! write is missing afterwards, and no write is executed over what another mount has written since.
+
+mod support;
+
+use nacre_client::Client;
+use nacre_sim::cluster::Cluster;
+use nacre_sim::world::NodeId;
+use nacre_types::{Failure, Fid, OpenHandle, SetAttr};
+use std::rc::Rc;
+use support::{MS, SEC, append, caller, cluster, create, read, run, write};
+
+/// A change of the file, and its effect on the bytes.
+#[derive(Debug, Clone)]
+enum Change {
+    Write(u64, Vec<u8>),
+    Append(Vec<u8>),
+    Truncate(u64),
+    Sync,
+}
+impl Change {
+    fn apply(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Write(offset, data) => {
+                let (start, end) = (*offset as usize, *offset as usize + data.len());
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[start..end].copy_from_slice(data);
+            }
+            Self::Append(data) => bytes.extend(data),
+            Self::Truncate(size) => bytes.resize(*size as usize, 0),
+            Self::Sync => {}
+        }
+    }
+    async fn execute(self, client: Rc<Client>, fid: Fid, handle: OpenHandle) -> Result<(), Failure> {
+        match self {
+            Self::Write(offset, data) => write(&client, handle, offset, data).await.map(drop),
+            Self::Append(data) => append(&client, handle, data).await.map(drop),
+            Self::Truncate(size) => {
+                let set = SetAttr { size: Some(size), ..SetAttr::default() };
+                client.setattr(fid, set, caller()).await.map(drop)
+            }
+            Self::Sync => client.fsync(fid, Some(handle)).await,
+        }
+    }
+}
+
+fn random_change(c: &mut Cluster, number: u8) -> Change {
+    let rng = c.world.rng();
+    // Short ones are kept, long ones are sent at once.
+    let len = [1, 90, 5000, 70_000][rng.below(4) as usize];
+    match rng.below(10) {
+        0 => Change::Truncate(rng.below(20_000)),
+        1 => Change::Sync,
+        2..=4 => Change::Append(vec![number; len]),
+        _ => Change::Write(rng.below(30_000), vec![number; len]),
+    }
+}
+fn open(c: &mut Cluster, mount: NodeId, fid: Fid) -> OpenHandle {
+    run(c, mount, async move |client| client.open(fid, 2, caller()).await).expect("opened").1
+}
+fn start_local(c: &mut Cluster, name: &str) -> NodeId {
+    let mount = c.add_local_mount(name);
+    c.world.start(mount);
+    let ready = run(c, mount, async |client| client.ready().await);
+    assert_eq!(ready, Ok(()));
+    mount
+}
+
+#[test]
+fn a_process_that_is_killed_at_any_instant_loses_no_acknowledged_write() {
+    let mut executed = 0;
+    for seed in 1..=12 {
+        let mut c = cluster(seed, 2, 1);
+        let other = c.mounts[0];
+        let mut local = start_local(&mut c, "local0");
+        let made = run(&mut c, local, async |client| create(&client, "file").await);
+        let (fid, mut handle) = made.expect("created");
+        let mut bytes: Vec<u8> = Vec::new();
+        for life in 1..=4u8 {
+            let mut unanswered = None;
+            for number in 0..=c.world.rng().below(30) {
+                let change = random_change(&mut c, life * 50 + number as u8);
+                if c.world.rng().below(8) == 0 {
+                    // The other mount sees everything, and then changes it.
+                    let seen = read(&mut c, other, fid);
+                    assert!(seen == Ok(bytes.clone()), "seed {seed}, life {life}\n{}", c.world.trace(60));
+                    let theirs = open(&mut c, other, fid);
+                    let execute = change.clone();
+                    let done = run(&mut c, other, async move |client: Rc<Client>| {
+                        execute.execute(client.clone(), fid, theirs).await?;
+                        client.release(theirs, None).await
+                    });
+                    assert_eq!(done, Ok(()), "seed {seed}, life {life}");
+                    change.apply(&mut bytes);
+                    continue;
+                }
+                let execute = change.clone();
+                let job = c.jobs.start(&mut c.world, local, async move |client: Rc<Client>| {
+                    execute.execute(client, fid, handle).await
+                });
+                let limit = if number % 5 == 4 { c.world.rng().below(3 * MS) } else { 60 * SEC };
+                match c.jobs.wait::<Result<(), Failure>>(&mut c.world, job, limit) {
+                    Some(done) => assert_eq!(done, Ok(()), "seed {seed}, life {life}"),
+                    None => {
+                        unanswered = Some(change);
+                        break;
+                    }
+                }
+                change.apply(&mut bytes);
+                if c.world.rng().below(10) == 0 {
+                    let pause = c.world.rng().below(700 * MS);
+                    c.world.run_for(pause);
+                }
+            }
+            c.kill_process_with(local, 50 * MS);
+            executed += c.left_writes_given();
+            if c.world.rng().below(3) == 0 {
+                // The OSTs die once more, in the middle of their start or a moment later.
+                let pause = 50 * MS + c.world.rng().below(20 * MS);
+                c.world.run_for(pause);
+                for server in c.servers[2..].to_vec() {
+                    c.world.kill(server);
+                    c.world.start(server);
+                }
+            }
+            let seen = read(&mut c, other, fid).expect("the mount returns");
+            let mut with_last = bytes.clone();
+            if let Some(change) = &unanswered {
+                change.apply(&mut with_last);
+            }
+            assert!(
+                seen == bytes || seen == with_last,
+                "seed {seed}, life {life}: {} bytes, expected {} or {}\n{}",
+                seen.len(),
+                bytes.len(),
+                with_last.len(),
+                c.world.trace(80)
+            );
+            bytes = seen;
+            local = start_local(&mut c, &format!("local{life}"));
+            handle = open(&mut c, local, fid);
+        }
+    }
+    assert!(executed > 15, "only {executed} writes were left to the OSTs");
+}
+
+/// The log is given to an OST again, which has executed it: another mount has changed the bytes meanwhile.
+#[test]
+fn a_log_is_executed_once() {
+    for seed in 1..=8 {
+        let mut c = cluster(seed, 2, 1);
+        let other = c.mounts[0];
+        let local = start_local(&mut c, "local");
+        let made = run(&mut c, local, async |client| {
+            let (fid, handle) = create(&client, "file").await?;
+            write(&client, handle, 0, vec![1; 9000]).await?;
+            Ok::<_, Failure>(fid)
+        });
+        let fid = made.expect("written");
+        c.kill_process_with(local, 50 * MS);
+        assert!(c.left_writes_given() > 0, "seed {seed}");
+        assert_eq!(read(&mut c, other, fid), Ok(vec![1; 9000]), "seed {seed}");
+        let theirs = open(&mut c, other, fid);
+        let wrote = run(&mut c, other, async move |client| write(&client, theirs, 10, vec![2; 5000]).await);
+        assert_eq!(wrote, Ok(5000));
+        for server in c.servers.clone() {
+            c.world.kill(server);
+            c.world.start(server);
+        }
+        let mut expected = vec![1; 9000];
+        expected[10..5010].fill(2);
+        assert!(read(&mut c, other, fid) == Ok(expected), "seed {seed}");
+    }
+}

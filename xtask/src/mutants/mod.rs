@@ -10,6 +10,7 @@
 
 mod client;
 mod fuse;
+mod kept_log;
 mod locks;
 mod mdt;
 mod osd;
@@ -49,6 +50,7 @@ fn mutations() -> impl Iterator<Item = &'static Mutation> {
     [
         client::MUTATIONS,
         fuse::MUTATIONS,
+        kept_log::MUTATIONS,
         locks::MUTATIONS,
         mdt::MUTATIONS,
         osd::MUTATIONS,

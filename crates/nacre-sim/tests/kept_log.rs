@@ -118,7 +118,7 @@ fn a_process_that_is_killed_at_any_instant_loses_no_acknowledged_write() {
                 // The OSTs die once more, in the middle of their start or a moment later.
                 let pause = 50 * MS + c.world.rng().below(20 * MS);
                 c.world.run_for(pause);
-                for server in c.servers[2..].to_vec() {
+                for &server in &c.servers[2..] {
                     c.world.kill(server);
                     c.world.start(server);
                 }
@@ -163,7 +163,7 @@ fn a_log_is_executed_once() {
         let theirs = open(&mut c, other, fid);
         let wrote = run(&mut c, other, async move |client| write(&client, theirs, 10, vec![2; 5000]).await);
         assert_eq!(wrote, Ok(5000));
-        for server in c.servers.clone() {
+        for &server in &c.servers {
             c.world.kill(server);
             c.world.start(server);
         }

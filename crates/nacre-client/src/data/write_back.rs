@@ -33,7 +33,7 @@ use bytes::Bytes;
 use core::cell::RefCell;
 use core::time::Duration;
 use nacre_node::join_all;
-use nacre_types::{Component, Errno, Extent, Failure, Fid, Timestamp};
+use nacre_types::{Component, Errno, Extent, Failure, Fid, Instant, Timestamp};
 use nacre_wire::mdt::Getattr;
 use nacre_wire::ost::{EXTENT_TAX, ObjectState, Write};
 
@@ -41,6 +41,8 @@ use nacre_wire::ost::{EXTENT_TAX, ObjectState, Write};
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Dirty bytes are sent at the latest after that time.
 const FLUSH_AFTER: Duration = Duration::from_millis(500);
+/// Bytes are sent when a multiple of this time has passed, so that those of several files leave together.
+const FLUSH_TOGETHER: Duration = Duration::from_millis(125);
 /// A write is not kept if no byte has left for that time while there is no room.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pieces of one file that are sent at a time.
@@ -48,6 +50,13 @@ const SENT_AT_A_TIME: usize = 8;
 /// Space of the grant that a write needs at most.
 fn needed_grant(len: u64) -> u64 {
     len + 3 * EXTENT_TAX // it may cut a piece into two
+}
+
+/// When bytes that are written now are to be sent.
+fn flush_time(now: Instant) -> Instant {
+    let step = FLUSH_TOGETHER.as_nanos() as u64;
+    let latest = (now + FLUSH_AFTER).0;
+    Instant(latest - latest % step)
 }
 
 /// Size of a block in `ObjectState::blocks`, and of the blocks in which an OST allocates.
@@ -205,7 +214,7 @@ impl Client {
     /// Flushes a file once its first byte is old enough, or when somebody needs it, until it has no dirty bytes.
     async fn flush_later(self: Rc<Self>, dirty: Rc<DirtyFile>) {
         while !dirty.is_clean() {
-            dirty.due(&self.ctx, self.ctx.now() + FLUSH_AFTER).await;
+            dirty.due(&self.ctx, flush_time(self.ctx.now())).await;
             self.flush_dirty(&dirty).await;
         }
     }

@@ -37,6 +37,7 @@ pub use maintenance::writeback::{EARLY_BYTES, STABLE_KEY};
 pub use object::apply::{Prepared, Stamp};
 pub use object::checksum::{self, BLOCK_BYTES};
 pub use object::objects::{Objects, ObjectsConfig};
+pub use object::prepare_many::{ObjectWrites, PreparedMany};
 pub use object::rechecksum::UNVERIFIED_KEY;
 pub use object::rows::{self as object_rows, OBJECT_BYTES_MAX, ObjectRow, REGION_BYTES};
 pub use offline::offline;

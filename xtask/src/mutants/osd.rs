@@ -270,4 +270,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("            if reclaim.is_some() {\n                // The bytes", "            if reclaim.is_some() && row.size == 0 {\n                // The bytes")],
     )
     .found_by("nacre-osd", "objects", "machine_loss::a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off"),
+    planted(
+        "write many: a write keeps what was in its block before the write that it follows",
+        "crates/nacre-osd/src/object/prepare_many.rs",
+        &[("part.keep_head = if follows { Keep::Bytes } else { head };", "part.keep_head = head;")],
+    )
+    .found_by("nacre-osd", "objects", "many::one_transaction_has_all_writes"),
 ];

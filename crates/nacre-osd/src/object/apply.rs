@@ -18,6 +18,7 @@ use crate::object::scan::is_stopped;
 use crate::table;
 use crate::table::pins::Pins;
 use alloc::rc::Rc;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 use nacre_types::{Codec, Extent, ObjectId, Owner, Timestamp};
@@ -38,6 +39,10 @@ pub(crate) enum ObjectChange {
         sums: Vec<u32>,
         end: u64,
         bytes: u64,
+    },
+    /// Several ranges, in order.
+    WriteMany {
+        parts: Vec<WrittenPart>,
     },
     /// Blocks are allocated; the size grows to `size`.
     Allocate {
@@ -60,6 +65,18 @@ pub(crate) enum ObjectChange {
         owner: Owner,
     },
     Nothing,
+}
+
+/// A range of bytes that was written: its blocks from `first` on have these checksums.
+pub(crate) struct WrittenPart {
+    first: u64,
+    sums: Vec<u32>,
+    range: Extent,
+}
+impl WrittenPart {
+    pub(crate) fn new(first: u64, sums: Vec<u32>, range: Extent) -> Self {
+        Self { first, sums, range }
+    }
 }
 
 /// A change whose bytes are written and whose range is locked, to be applied in a transaction. If it is dropped instead,
@@ -133,7 +150,8 @@ impl Drop for Prepared {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take() {
             let objects = inner.objects.clone();
-            if let Some(blocks) = inner.blocks_to_repair() {
+            let blocks = inner.blocks_to_repair();
+            if !blocks.is_empty() {
                 objects.ctx().clone().spawn(inner.settle(blocks));
             }
         }
@@ -161,10 +179,20 @@ impl Inner {
         }
         match self.change {
             ObjectChange::Write { first, sums, end, bytes } => {
-                row.blocks += put_checksums(tx, &self.objects, object, first, &sums)? * SECTORS_PER_BLOCK;
+                let parts = core::iter::once((first, &sums[..]));
+                row.blocks += put_checksums(tx, &self.objects, object, parts)? * SECTORS_PER_BLOCK;
                 row.size = row.size.max(end);
                 row.written_to = row.written_to.max(end);
                 self.objects.note_unstable(object, tx.transno(), Extent::new(end - bytes, end));
+            }
+            ObjectChange::WriteMany { parts } => {
+                let sums = parts.iter().map(|part| (part.first, &part.sums[..]));
+                row.blocks += put_checksums(tx, &self.objects, object, sums)? * SECTORS_PER_BLOCK;
+                for WrittenPart { range, .. } in parts {
+                    row.size = row.size.max(range.end);
+                    row.written_to = row.written_to.max(range.end);
+                    self.objects.note_unstable(object, tx.transno(), range);
+                }
             }
             ObjectChange::Allocate { blocks, size } => {
                 row.blocks += put_allocated(tx, object, &blocks)? * SECTORS_PER_BLOCK;
@@ -204,10 +232,14 @@ impl Inner {
 
     /// Repairs after the caller dropped the change, under the lock that is still held: overwritten blocks get matching
     /// checksums, and the rest of the change is undone.
-    async fn settle(self, blocks: Range<u64>) {
+    async fn settle(self, blocks: Vec<Range<u64>>) {
         let (objects, object) = (&self.objects, self.object);
         match objects.row(object).await {
-            Ok(Some(row)) => objects.repair(object, &blocks, row.size).await,
+            Ok(Some(row)) => {
+                for range in &blocks {
+                    objects.repair(object, range, row.size).await;
+                }
+            }
             Ok(None) => objects.release_unused(object, 0).await,
             Err(error) if is_stopped(&error) => {}
             Err(error) => objects.quarantine(object, &error).await,
@@ -215,48 +247,70 @@ impl Inner {
     }
 
     /// Blocks whose bytes no longer match their rows, or that are in the blob and in no row.
-    fn blocks_to_repair(&self) -> Option<Range<u64>> {
+    fn blocks_to_repair(&self) -> Vec<Range<u64>> {
         match &self.change {
-            ObjectChange::Write { first, sums, .. } => Some(*first..*first + sums.len() as u64),
-            ObjectChange::Allocate { blocks, .. } => Some(blocks.clone()),
+            ObjectChange::Write { first, sums, .. } => {
+                core::iter::once(*first..*first + sums.len() as u64).collect()
+            }
+            ObjectChange::WriteMany { parts } => {
+                parts.iter().map(|part| part.first..part.first + part.sums.len() as u64).collect()
+            }
+            ObjectChange::Allocate { blocks, .. } => vec![blocks.clone()],
             ObjectChange::Shrink { .. }
             | ObjectChange::Grow { .. }
             | ObjectChange::Destroy
             | ObjectChange::SetOwner { .. }
-            | ObjectChange::Nothing => None,
+            | ObjectChange::Nothing => Vec::new(),
         }
     }
 }
 
-/// Puts the checksums of blocks from `first` on; returns how many were not allocated before.
-fn put_checksums(
+/// Puts the checksums of parts, given in order; returns how many blocks were not allocated before. Each row is written once.
+fn put_checksums<'a>(
     tx: &mut Tx<'_>,
     objects: &Objects,
     object: ObjectId,
-    first: u64,
-    sums: &[u32],
+    parts: impl Iterator<Item = (u64, &'a [u32])>,
 ) -> Result<u64, OsdError> {
     let mut fresh = 0;
-    let blocks = first..first + sums.len() as u64;
-    let mut sums = sums.iter();
-    for region in regions_of(&blocks) {
-        let mut row = block_of_tx(tx, object, region)?;
-        let start = blocks.start.max(region * BLOCKS_PER_REGION);
-        let end = blocks.end.min((region + 1) * BLOCKS_PER_REGION);
-        for (block, &sum) in (start..end).zip(&mut sums) {
-            fresh += u64::from(row.set(block, sum));
+    let mut open: Option<(u64, BlockRow)> = None;
+    for (first, sums) in parts {
+        let blocks = first..first + sums.len() as u64;
+        let mut sums = sums.iter();
+        for region in regions_of(&blocks) {
+            let mut row = match open.take() {
+                Some((number, row)) if number == region => row,
+                other => {
+                    if let Some((number, row)) = other {
+                        put_changed(tx, objects, object, number, row);
+                    }
+                    block_of_tx(tx, object, region)?
+                }
+            };
+            let start = blocks.start.max(region * BLOCKS_PER_REGION);
+            let end = blocks.end.min((region + 1) * BLOCKS_PER_REGION);
+            for (block, &sum) in (start..end).zip(&mut sums) {
+                fresh += u64::from(row.set(block, sum));
+            }
+            open = Some((region, row));
         }
-        objects.unverified().changes(object, region, row.version);
-        let version = tx.transno().0;
-        // The first row of a region: a crash brings no older one back, unless it undoes a truncate.
-        if row.version == 0 && tx.get(table::RECLAIM, &object_key(object)).is_none() {
-            let stable = objects.osd().stable().recorded();
-            objects.overwrites().is_marked(object, region, version, stable);
-        }
-        row.version = version;
-        tx.put(table::BLOCK, &block_key(object, region), row.encode());
+    }
+    if let Some((region, row)) = open {
+        put_changed(tx, objects, object, region, row);
     }
     Ok(fresh)
+}
+/// Puts a row with new checksums, under the version of the transaction.
+fn put_changed(tx: &mut Tx<'_>, objects: &Objects, object: ObjectId, region: u64, mut row: BlockRow) {
+    objects.unverified().changes(object, region, row.version);
+    let version = tx.transno().0;
+    // The first row of a region: a crash brings no older one back, unless it undoes a truncate.
+    if row.version == 0 && tx.get(table::RECLAIM, &object_key(object)).is_none() {
+        let stable = objects.osd().stable().recorded();
+        objects.overwrites().is_marked(object, region, version, stable);
+    }
+    row.version = version;
+    tx.put(table::BLOCK, &block_key(object, region), row.encode());
 }
 
 /// Marks blocks as allocated; returns how many were not before.

@@ -1,7 +1,8 @@
 //! Byte objects over rows and blobs.
 //!
 //! `objects.rs` is the entry for callers. A write begins in `prepare.rs` (range lock, rows, bytes) and ends in
-//! `apply.rs` (rows in the caller's transaction); `repair.rs` undoes a prepared change that is not applied. `punch.rs` makes
+//! `apply.rs` (rows in the caller's transaction); `prepare_many.rs` begins many small writes for one
+//! transaction; `repair.rs` undoes a prepared change that is not applied. `punch.rs` makes
 //! holes, and `seek.rs` finds them. `rows.rs`
 //! and `checksum.rs` are the formats. After an unclean start, `restore.rs` writes lost bytes again, `rechecksum.rs`
 //! recomputes checksums of blocks that no client has replayed, and `lost.rs` marks blocks that no file has. `verify.rs`
@@ -18,6 +19,7 @@ pub(crate) mod marks;
 pub(crate) mod objects;
 pub(crate) mod overwrite;
 pub(crate) mod prepare;
+pub(crate) mod prepare_many;
 pub(crate) mod punch;
 pub(crate) mod range_lock;
 pub(crate) mod rechecksum;

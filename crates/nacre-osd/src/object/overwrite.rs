@@ -25,14 +25,18 @@ use crate::object::rows::{
     REGION_BYTES, block_key, decode_object, mask_of, object_key, region_of_key, regions_of,
 };
 use crate::table;
+use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use nacre_types::{Codec, ObjectId, Transno};
 
+/// Regions that one mark covers at most beyond those that are overwritten: its rows are one transaction.
+const MARKED_AT_ONCE_MAX: u64 = 512;
+
 impl Objects {
-    /// Called under the lock of the range, before `blocks`, which end at the object's size, are overwritten: marks their
-    /// regions durably where this is necessary. The guard is kept until the rows of the write are applied, or the blocks
+    /// Called under the lock of the ranges, before these blocks, which end at the object's size, are overwritten: marks their
+    /// regions durably where this is necessary, all of them together. The ranges are in order. The guard is kept until the rows of the write are applied, or the blocks
     /// repaired.
     ///
     /// # Errors
@@ -40,13 +44,16 @@ impl Objects {
     pub(crate) async fn begin_overwrite(
         self: &Rc<Self>,
         object: ObjectId,
-        blocks: &Range<u64>,
+        ranges: &[Range<u64>],
     ) -> Result<Option<OverwriteGuard>, OsdError> {
-        let mut versions = Vec::new();
-        for region in regions_of(blocks) {
-            let row = self.block_row(object, region).await?;
-            if row.written & !row.lost & mask_of(region, blocks) != 0 {
-                versions.push((region, row.version));
+        let mut versions: Vec<(u64, u64)> = Vec::new();
+        for blocks in ranges {
+            for region in regions_of(blocks) {
+                let row = self.block_row(object, region).await?;
+                let is_listed = versions.last().is_some_and(|(last, _)| *last == region);
+                if !is_listed && row.written & !row.lost & mask_of(region, blocks) != 0 {
+                    versions.push((region, row.version));
+                }
             }
         }
         if versions.is_empty() {
@@ -69,8 +76,8 @@ impl Objects {
             }
         }
         let mut guard = OverwriteGuard::new(self.overwrites(), others);
-        if let (Some(first), Some(last)) = (due.first(), due.last()) {
-            let (version, marked) = self.mark(object, *first..last + 1).await?;
+        if !due.is_empty() {
+            let (version, marked) = self.mark(object, &due).await?;
             guard = OverwriteGuard::new(self.overwrites(), others.min(version.0));
             self.osd().commit(version).await?;
             for region in marked {
@@ -81,18 +88,18 @@ impl Objects {
     }
 
     /// Gives the regions, and some around them, a version later than the stable point. Returns it, and all these regions.
-    async fn mark(
-        self: &Rc<Self>,
-        object: ObjectId,
-        regions: Range<u64>,
-    ) -> Result<(Transno, Vec<u64>), OsdError> {
-        let width = self.overwrites().width(object);
-        let regions = regions.start / width * width..regions.end.div_ceil(width) * width;
-        let pins = self.pins_of(object, &regions).await?;
-        let (from, to) = (block_key(object, regions.start), block_key(object, regions.end));
-        let limit = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);
-        let rows = self.osd().scan(table::BLOCK, &from, &to, limit).await?;
-        let marked: Vec<u64> = rows.iter().filter_map(|(key, _)| region_of_key(key)).collect();
+    async fn mark(self: &Rc<Self>, object: ObjectId, due: &[u64]) -> Result<(Transno, Vec<u64>), OsdError> {
+        let widest = (MARKED_AT_ONCE_MAX / due.len() as u64).max(1);
+        let width = self.overwrites().width(object).min(widest);
+        let mut pins = self.pins_of(object, &(0..0)).await?;
+        let mut marked: Vec<u64> = Vec::new();
+        for around in due.iter().map(|region| region / width).collect::<BTreeSet<u64>>() {
+            let (from, to) = (block_key(object, around * width), block_key(object, (around + 1) * width));
+            let limit = u32::try_from(width).unwrap_or(u32::MAX);
+            self.osd().fetch_range(table::BLOCK, &from, &to, limit, &mut pins).await?;
+            let rows = self.osd().scan(table::BLOCK, &from, &to, limit).await?;
+            marked.extend(rows.iter().filter_map(|(key, _)| region_of_key(key)));
+        }
         let credits =
             Credits { object_bytes: 0, ..Objects::write_credits(0, marked.len() as u64 * REGION_BYTES) };
         let room = self.osd().reserve(credits).await?;

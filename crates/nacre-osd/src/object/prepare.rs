@@ -18,6 +18,7 @@ use crate::object::rows::{
 use crate::table;
 use crate::table::pins::Pins;
 use alloc::rc::Rc;
+use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::ops::Range;
@@ -52,13 +53,14 @@ impl Objects {
         let blocks = blocks_of(offset, end);
         let mut checked = true;
         let (guard, overwrite, pins, offset, sums, zeroed, admitted) = loop {
-            let (guard, row, tail) = self.lock_to_change(object, offset, end, end).await?;
+            let (guard, row, tail) =
+                self.lock_to_change(object, vec![blocks_around(offset, end)], end).await?;
             let Some((keep_head, keep_tail)) = self.kept_beside(object, offset, end, row.size).await? else {
                 drop(guard);
                 self.reclaim_object(object).await?;
                 continue;
             };
-            let overwrite = self.begin_overwrite(object, &blocks_of(offset, end.min(row.size))).await?;
+            let overwrite = self.begin_overwrite(object, &[blocks_of(offset, end.min(row.size))]).await?;
             let mut pins = self.pins_of(object, &regions_of(&blocks)).await?;
             let admitted = admit()?;
             let (offset, data, zeroed) = self.zero_gap(object, row.size, tail, offset, data.clone()).await?;
@@ -109,7 +111,8 @@ impl Objects {
         size: u64,
     ) -> Result<Prepared, OsdError> {
         end_of(object, size, 0)?;
-        let (guard, row, tail) = self.lock_to_change(object, size, size, u64::MAX).await?;
+        let (guard, row, tail) =
+            self.lock_to_change(object, vec![blocks_around(size, u64::MAX)], size).await?;
         let grows = size > row.size;
         let zeroed = match tail {
             Some(_) => Some(self.zero_tail(object, row.size).await?),
@@ -160,7 +163,8 @@ impl Objects {
             return Ok((nothing, admit()?));
         }
         let new_end = if keep_size { 0 } else { end };
-        let (guard, row, tail) = self.lock_to_change(object, offset, new_end, end).await?;
+        let (guard, row, tail) =
+            self.lock_to_change(object, vec![blocks_around(offset, end)], new_end).await?;
         let admitted = admit()?;
         let file = FileId::Blob(object);
         if let Err(error) = self.ctx().io(StoreOp::Allocate { file, offset, len }).await {
@@ -255,20 +259,18 @@ impl Objects {
         Prepared::new(self, object, change, guard, pins, credits)
     }
 
-    /// Locks the blocks of `offset..locked_end` for a change that makes the object at least `end` long. Also locks the
-    /// blocks from the old size on, if bytes of the old last block become part of the object. Returns the row under the
-    /// lock and the start of that block.
-    async fn lock_to_change(
+    /// Locks whole blocks, given in order, for a change that makes the object at least `end` long. Also locks the blocks from
+    /// the old size on to the first of these behind it, if bytes of the old last block become part of the object. Returns the
+    /// row under the lock and the start of that block.
+    pub(crate) async fn lock_to_change(
         self: &Rc<Self>,
         object: ObjectId,
-        offset: u64,
+        mut blocks: Vec<Extent>,
         end: u64,
-        locked_end: u64,
     ) -> Result<(RangeGuard, ObjectRow, Option<u64>), OsdError> {
         self.refresh(object).await?;
-        let mut from = block_floor(offset);
         loop {
-            let guard = self.locks().lock(object, Extent::new(from, block_ceil(locked_end)), true).await;
+            let guard = self.locks().lock_all(object, &blocks, true).await;
             let row = self.healthy_row(object).await?;
             let reclaim = self.reclaim_row(object).await?;
             let Some(row) = row else {
@@ -286,9 +288,10 @@ impl Objects {
                 return Ok((guard, row, None));
             }
             let tail = last * BLOCK_BYTES;
-            if tail < from {
+            let is_locked = blocks.iter().any(|locked| locked.start <= tail && tail < locked.end);
+            if !is_locked && let Some(behind) = blocks.iter_mut().find(|locked| locked.start > tail) {
                 drop(guard);
-                from = tail;
+                behind.start = tail;
                 continue;
             }
             if reclaim.is_some() {
@@ -323,11 +326,11 @@ impl Objects {
     }
 
     /// Zeros from the size to the end of its block, whose bytes before it must be there; returns its region.
-    async fn zero_tail(&self, object: ObjectId, size: u64) -> Result<u64, OsdError> {
+    pub(crate) async fn zero_tail(&self, object: ObjectId, size: u64) -> Result<u64, OsdError> {
         let region = size / REGION_BYTES;
         let row = self.block_row(object, region).await?;
         let kept = self.read_required(object, &row, block_floor(size), size).await?;
-        let mut data = alloc::vec![kept];
+        let mut data = vec![kept];
         data.extend(zeros(block_ceil(size) - size));
         let op = StoreOp::Write { file: FileId::Blob(object), offset: block_floor(size), data };
         self.ctx().io(op).await.map_err(|error| store_error(error, BLOCK_BYTES))?;
@@ -357,7 +360,7 @@ impl Objects {
     /// The bytes that a write of `offset..end` keeps of its first and last block. `None`: truncated bytes that are
     /// still in the blob must be removed first, because zeros beside the bytes must not cover them: after a loss no
     /// client replays those zeros.
-    async fn kept_beside(
+    pub(crate) async fn kept_beside(
         &self,
         object: ObjectId,
         offset: u64,
@@ -432,11 +435,16 @@ fn allocate_credits(blocks: &Range<u64>) -> Credits {
     }
 }
 
-fn end_of(object: ObjectId, offset: u64, len: u64) -> Result<u64, OsdError> {
+/// The blocks of a range of bytes, to be locked.
+pub(crate) fn blocks_around(offset: u64, end: u64) -> Extent {
+    Extent::new(block_floor(offset), block_ceil(end))
+}
+
+pub(crate) fn end_of(object: ObjectId, offset: u64, len: u64) -> Result<u64, OsdError> {
     offset.checked_add(len).filter(|&end| end <= OBJECT_BYTES_MAX).ok_or(OsdError::TooLarge(object))
 }
 
-fn store_error(error: StoreError, needed_bytes: u64) -> OsdError {
+pub(crate) fn store_error(error: StoreError, needed_bytes: u64) -> OsdError {
     match error {
         StoreError::NoSpace => OsdError::NoSpace { needed_bytes },
         other => OsdError::Store(other),

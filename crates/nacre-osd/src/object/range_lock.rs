@@ -2,7 +2,7 @@
 //! until the record is in the log.
 //!
 //! Invariants: overlapping requests are granted in the order of their arrival, so none starves; a guard releases its
-//! range when it is dropped. Not here: the extent locks of clients (`nacre-dlm`), which outlive an operation.
+//! ranges when it is dropped. Several ranges of an object are requested at once, so that nothing can wait between them. Not here: the extent locks of clients (`nacre-dlm`), which outlive an operation.
 
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -24,15 +24,19 @@ struct Queue {
 }
 
 impl Queue {
-    /// Nothing that came before stands against the entry.
+    /// Nothing that came before stands against the entries of a request, which follow one another.
     fn is_granted(&self, serial: u64) -> bool {
         let Some(at) = self.entries.iter().position(|e| e.serial == serial) else { return false };
         let (before, rest) = self.entries.split_at(at);
-        let Some(mine) = rest.first() else { return false };
-        // `overlaps` takes an empty range inside another for an overlap.
-        let meets =
-            |e: &QueuedRange| !e.range.is_empty() && !mine.range.is_empty() && e.range.overlaps(mine.range);
-        before.iter().all(|e| !(e.exclusive || mine.exclusive) || !meets(e))
+        let meets = |e: &QueuedRange, mine: &QueuedRange| {
+            // `overlaps` takes an empty range inside another for an overlap.
+            (e.exclusive || mine.exclusive)
+                && !e.range.is_empty()
+                && !mine.range.is_empty()
+                && e.range.overlaps(mine.range)
+        };
+        let own = rest.iter().take_while(|e| e.serial == serial);
+        own.into_iter().all(|mine| !before.iter().any(|e| meets(e, mine)))
     }
 }
 
@@ -60,6 +64,15 @@ impl RangeLocks {
         range: Extent,
         exclusive: bool,
     ) -> RangeGuard {
+        self.lock_all(object, &[range], exclusive).await
+    }
+    /// Waits for several ranges of an object together.
+    pub(crate) async fn lock_all(
+        self: &Rc<Self>,
+        object: ObjectId,
+        ranges: &[Extent],
+        exclusive: bool,
+    ) -> RangeGuard {
         let (guard, released) = {
             let mut state = self.state.borrow_mut();
             state.serial += 1;
@@ -68,7 +81,7 @@ impl RangeLocks {
                 .objects
                 .entry(object)
                 .or_insert_with(|| Queue { entries: Vec::new(), released: Rc::new(self.ctx.wait_list()) });
-            queue.entries.push(QueuedRange { serial, range, exclusive });
+            queue.entries.extend(ranges.iter().map(|&range| QueuedRange { serial, range, exclusive }));
             (RangeGuard { locks: self.clone(), object, serial }, queue.released.clone())
         };
         while !guard.is_granted() {
@@ -84,7 +97,7 @@ impl RangeLocks {
     }
 }
 
-/// A granted (or, inside `lock`, awaited) range.
+/// Granted (or, inside `lock_all`, awaited) ranges.
 pub(crate) struct RangeGuard {
     locks: Rc<RangeLocks>,
     object: ObjectId,

@@ -5,6 +5,7 @@ mod damage;
 mod kills;
 mod logged;
 mod machine_loss;
+mod many;
 mod model;
 mod rot;
 mod support;

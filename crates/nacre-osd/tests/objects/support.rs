@@ -5,8 +5,8 @@ use nacre_node::{FileId, Rng, Store, StoreDone, StoreOp};
 use nacre_osd::checksum::block_checksum;
 use nacre_osd::object_rows::{BlockRow, block_key, region_of_key};
 use nacre_osd::{
-    BLOCK_BYTES, ObjectRow, Objects, ObjectsConfig, Osd, OsdConfig, OsdError, Pins, Prepared, STABLE_KEY,
-    Stamp, UNVERIFIED_KEY, table,
+    BLOCK_BYTES, Credits, ObjectRow, ObjectWrites, Objects, ObjectsConfig, Osd, OsdConfig, OsdError, Pins,
+    Prepared, STABLE_KEY, Stamp, UNVERIFIED_KEY, table,
 };
 use nacre_testkit::{CrashDevice, OsdDrive};
 use nacre_types::{Extent, Fid, ObjectId, Oid, Owner, Seq, Timestamp};
@@ -110,6 +110,10 @@ impl Target {
             let (prepared, ()) = write.await?;
             commit(&o, prepared, stamp(object.fid.oid.0)).await
         })
+    }
+    /// Several writes of several objects in one transaction.
+    pub(crate) fn write_many(&mut self, writes: Vec<ManyWrites>) -> Vec<Result<ObjectRow, OsdError>> {
+        self.run(move |o| async move { write_many(&o, writes).await.expect("prepares") })
     }
     pub(crate) fn truncate(&mut self, object: ObjectId, size: u64) -> Result<ObjectRow, OsdError> {
         self.run(move |o| async move {
@@ -224,6 +228,28 @@ pub(crate) async fn note_loss(osd: &Rc<Osd>) -> Result<(), OsdError> {
     })
     .map(drop)
 }
+/// An object, and offset and bytes of its writes in order.
+pub(crate) type ManyWrites = (ObjectId, Vec<(u64, Vec<u8>)>);
+
+pub(crate) async fn write_many(
+    o: &Rc<Objects>,
+    writes: Vec<ManyWrites>,
+) -> Result<Vec<Result<ObjectRow, OsdError>>, OsdError> {
+    let objects: Vec<ObjectId> = writes.iter().map(|(object, _)| *object).collect();
+    let parts = |writes: Vec<(u64, Vec<u8>)>| {
+        writes.into_iter().map(|(offset, data)| (offset, vec![Bytes::from(data)])).collect()
+    };
+    let writes =
+        writes.into_iter().map(|(object, writes)| ObjectWrites { object, writes: parts(writes) }).collect();
+    let many = o.prepare_many(writes, Credits::default(), &at_any_time).await?;
+    let changes = many.changes.into_iter().zip(objects);
+    let (_, rows) = osd_of(o).transact(&many.pins, many.reservation, |tx| {
+        Ok::<_, OsdError>(
+            changes.map(|(change, id)| change?.apply(tx, &stamp(id.fid.oid.0))).collect::<Vec<_>>(),
+        )
+    })?;
+    Ok(rows)
+}
 pub(crate) async fn commit(
     o: &Rc<Objects>,
     mut prepared: Prepared,
@@ -312,6 +338,23 @@ pub(crate) fn data(rng: &mut Rng, step: u64) -> Vec<u8> {
     (0..n).map(|i| (step * 31 + i % 7 + 1) as u8).collect()
 }
 
+/// Random writes of one object, in order and without overlap; many of them share blocks.
+pub(crate) fn many_writes(rng: &mut Rng, size: u64, step: u64) -> Vec<(u64, Vec<u8>)> {
+    let mut at = place(rng, size);
+    let gaps = [10, 3000, 9000, 300_000][rng.below(4) as usize];
+    let mut writes = Vec::new();
+    for nth in 0..1 + rng.below(20) {
+        let mut data = data(rng, step + nth);
+        data.truncate(1 + rng.below(9000) as usize);
+        writes.push((at, data.clone()));
+        at += data.len() as u64 + rng.below(gaps);
+        if at > 1 << 20 {
+            break; // the models stay small
+        }
+    }
+    writes
+}
+
 /// One random change of target and model.
 pub(crate) fn change(
     t: &mut Target,
@@ -322,7 +365,7 @@ pub(crate) fn change(
     let id = object(rng.below(3) as u32);
     let model = models.entry(id).or_default();
     let size = model.bytes.len() as u64;
-    let row = match rng.below(13) {
+    let row = match rng.below(16) {
         0..=4 => {
             let (offset, data) = (place(rng, size), data(rng, step));
             model.write(offset, &data);
@@ -344,6 +387,11 @@ pub(crate) fn change(
             let (range, frees) = (Extent::new(offset, offset + len), rng.below(3) != 0);
             model.zero(range, frees);
             t.zero(id, range, frees)
+        }
+        12..=14 => {
+            let writes = many_writes(rng, size, step);
+            writes.iter().for_each(|(offset, data)| model.write(*offset, data));
+            t.write_many(vec![(id, writes)]).pop().expect("one object")
         }
         _ => {
             *model = Model::default();

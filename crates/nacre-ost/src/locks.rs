@@ -10,12 +10,13 @@
 use crate::store::Store;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
+use alloc::vec::Vec;
 use core::cell::RefCell;
 use nacre_dlm::policy::Mode;
 use nacre_dlm::server::{
     Enqueued, Holder, LockEffect, LockError, LockId, LockRequest, LockSpace, ResourceId,
 };
-use nacre_node::Promise;
+use nacre_node::{Awaited, Promise};
 use nacre_osd::{OsdError, Table, table};
 use nacre_target::{ExportId, PersistentLocks, RevokedLock, TargetCore};
 use nacre_types::{Errno, Extent, Failure, LockCookie, ObjectId, ProtocolOutcome};
@@ -148,16 +149,46 @@ impl Locks {
         mode: Mode,
         extent: Extent,
     ) -> Result<LockGuard, Errno> {
-        let request = LockRequest { resource: object.into(), mode, extent, holder: Holder::Operation };
-        let Enqueued { lock, granted } = self.space.borrow_mut().enqueue(request).map_err(errno_of)?;
-        let guard = LockGuard { locks: self.clone(), lock, holding: Holding::Own };
-        if !granted {
-            let (promise, turn) = self.core.ctx.promise();
-            self.waiting.borrow_mut().insert(lock, promise);
+        let (guard, turn) = self.request_for_operation(object, mode, extent)?;
+        if let Some(turn) = turn {
             self.run_effects();
             turn.await.ok_or(Errno::ESHUTDOWN)?;
         }
         Ok(guard)
+    }
+    /// Takes several locks of one object; the ranges do not overlap. They are requested together: no other request can come
+    /// to wait for one of them while it stands in the way of the next.
+    pub(crate) async fn lock_all_for_operation(
+        self: &Rc<Self>,
+        object: ObjectId,
+        mode: Mode,
+        extents: &[Extent],
+    ) -> Result<Vec<LockGuard>, Errno> {
+        let requests = extents.iter().map(|&extent| self.request_for_operation(object, mode, extent));
+        let (guards, turns): (Vec<_>, Vec<_>) =
+            requests.collect::<Result<Vec<_>, Errno>>()?.into_iter().unzip();
+        self.run_effects();
+        for turn in turns.into_iter().flatten() {
+            turn.await.ok_or(Errno::ESHUTDOWN)?;
+        }
+        Ok(guards)
+    }
+    /// Requests a lock of an operation; its turn comes later if an earlier request conflicts.
+    fn request_for_operation(
+        self: &Rc<Self>,
+        object: ObjectId,
+        mode: Mode,
+        extent: Extent,
+    ) -> Result<(LockGuard, Option<Awaited<()>>), Errno> {
+        let request = LockRequest { resource: object.into(), mode, extent, holder: Holder::Operation };
+        let Enqueued { lock, granted } = self.space.borrow_mut().enqueue(request).map_err(errno_of)?;
+        let guard = LockGuard { locks: self.clone(), lock, holding: Holding::Own };
+        if granted {
+            return Ok((guard, None));
+        }
+        let (promise, turn) = self.core.ctx.promise();
+        self.waiting.borrow_mut().insert(lock, promise);
+        Ok((guard, Some(turn)))
     }
 
     fn pin_client_lock(

@@ -10,9 +10,13 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
 use nacre_osd::object_rows::object_key;
-use nacre_osd::{Credits, ObjectRow, Objects, OsdError, Prepared, Stamp, Tx, checksum, table};
+use nacre_osd::{
+    Credits, ObjectRow, ObjectWrites, Objects, OsdError, Prepared, PreparedMany, Stamp, Tx, checksum, table,
+};
+use nacre_rpc::SubRecord;
 use nacre_target::{Admitted, Request, TargetCore};
-use nacre_types::{Errno, Extent, Failure, ObjectId, Owner, ProtocolOutcome, Transno};
+use nacre_types::{Errno, Extent, Failure, Fid, Instant, ObjectId, Owner, ProtocolOutcome, Transno};
+use nacre_wire::Status;
 use nacre_wire::flags;
 use nacre_wire::ost::{EXTENT_TAX, ObjectState};
 
@@ -29,6 +33,44 @@ pub(crate) struct Store {
     objects: Rc<Objects>,
     room: Rc<Room>,
     tombstones: Rc<Tombstones>,
+}
+
+/// One of several writes.
+pub(crate) struct NewBytes {
+    object: ObjectId,
+    stamp: Stamp,
+    offset: u64,
+    data: Vec<Bytes>,
+}
+impl NewBytes {
+    pub(crate) fn new(object: ObjectId, stamp: Stamp, offset: u64, data: Vec<Bytes>) -> Self {
+        Self { object, stamp, offset, data }
+    }
+}
+/// The writes of one object among several, and their places in the list of results.
+struct OfObject {
+    stamp: Stamp,
+    places: Vec<usize>,
+    writes: ObjectWrites,
+}
+/// Those that have not failed, by object.
+fn by_object(writes: Vec<NewBytes>, results: &[Result<ObjectState, Failure>]) -> Vec<OfObject> {
+    let mut objects: Vec<OfObject> = Vec::new();
+    let valid = writes.into_iter().zip(results).enumerate().filter(|(_, (_, result))| result.is_ok());
+    for (nth, (NewBytes { object, stamp, offset, data }, _)) in valid {
+        match objects.last_mut() {
+            Some(last) if last.writes.object == object => {
+                last.stamp.mtime = last.stamp.mtime.max(stamp.mtime);
+                last.places.push(nth);
+                last.writes.writes.push((offset, data));
+            }
+            _ => {
+                let writes = ObjectWrites { object, writes: alloc::vec![(offset, data)] };
+                objects.push(OfObject { stamp, places: alloc::vec![nth], writes });
+            }
+        }
+    }
+    objects
 }
 
 /// On whose behalf a change is applied: of a request, with its record, or of the target, as a step towards it.
@@ -129,7 +171,8 @@ impl Store {
         data: Vec<Bytes>,
     ) -> Result<(Transno, ObjectState), Failure> {
         let len = data.iter().map(|b| b.len() as u64).sum();
-        self.room_for_write(request, object, len).await?;
+        let deadline = self.core.ctx.now() + FREE_TIMEOUT;
+        self.room_for_write(request, object, len, deadline).await?;
         let admit = || Ok(self.core.admit_change(request)?);
         let (prepared, admitted) = self
             .objects
@@ -181,7 +224,7 @@ impl Store {
         keep_size: bool,
     ) -> Result<(Transno, ObjectState), Failure> {
         let (mut offset, end) = range;
-        self.make_room(object, end - offset).await?;
+        self.make_room(object, end - offset, self.core.ctx.now() + FREE_TIMEOUT).await?;
         let mut admitted = None;
         loop {
             let len = (end - offset).min(ALLOCATE_SLICE_BYTES);
@@ -281,28 +324,109 @@ impl Store {
         Ok(transno)
     }
 
-    /// A write under a grant uses the space that was kept for its client.
-    async fn room_for_write(&self, request: &Request, object: ObjectId, bytes: u64) -> Result<(), Errno> {
+    /// A write under a grant uses the space that was kept for its client. Otherwise it waits for space until the deadline.
+    async fn room_for_write(
+        &self,
+        request: &Request,
+        object: ObjectId,
+        bytes: u64,
+        deadline: Instant,
+    ) -> Result<(), Errno> {
         let is_granted = request.header.has(flags::GRANTED);
         if is_granted && self.room.use_grant(request.export, bytes.saturating_add(EXTENT_TAX)) {
             return Ok(());
         }
-        self.make_room(object, bytes).await
+        self.make_room(object, bytes, deadline).await
     }
     /// An existing object may only grow into room that is not promised; a new one was promised its room.
-    async fn make_room(&self, object: ObjectId, bytes: u64) -> Result<(), Errno> {
+    async fn make_room(&self, object: ObjectId, bytes: u64, deadline: Instant) -> Result<(), Errno> {
         let row = self.objects.state(object).await.map_err(|e| log_errno(object, e))?;
         let is_promised = row.version == 0 && bytes <= crate::room::OBJECT_BYTES;
-        if is_promised { Ok(()) } else { self.grow(bytes).await }
+        if is_promised { Ok(()) } else { self.grow(bytes, deadline).await }
     }
     /// Waits for space that is being freed. The caller has locked no range of an object, so the freeing is not blocked.
-    async fn grow(&self, bytes: u64) -> Result<(), Errno> {
-        let deadline = self.core.ctx.now() + FREE_TIMEOUT;
+    async fn grow(&self, bytes: u64, deadline: Instant) -> Result<(), Errno> {
         loop {
             match self.room.grow(bytes).await {
                 Err(Errno::ENOSPC) if self.objects.wait_for_freed_space(deadline).await? => {}
                 other => return other,
             }
+        }
+    }
+
+    /// Writes of several objects, in their order, in one transaction with one record. A write whose result is an error is left
+    /// out, and one that fails gets its error; the others get the state of their object. Transno 0: none has succeeded.
+    /// `expected`: a replay is complete, or nothing has changed.
+    pub(crate) async fn write_many(
+        &self,
+        request: &Request,
+        writes: Vec<NewBytes>,
+        results: &mut [Result<ObjectState, Failure>],
+        expected: usize,
+    ) -> Result<Transno, Failure> {
+        let deadline = self.core.ctx.now() + FREE_TIMEOUT;
+        for (write, result) in writes.iter().zip(results.iter_mut()).filter(|(_, result)| result.is_ok()) {
+            let len = write.data.iter().map(|b| b.len() as u64).sum();
+            if let Err(errno) = self.room_for_write(request, write.object, len, deadline).await {
+                *result = Err(errno.into());
+            }
+        }
+        let objects = by_object(writes, results);
+        if objects.is_empty() {
+            return self.none_written(request);
+        }
+        let (places, parts): (Vec<_>, Vec<_>) =
+            objects.into_iter().map(|of| ((of.writes.object, of.stamp, of.places), of.writes)).unzip();
+        let records = u32::try_from(results.len() * SubRecord::BYTES).unwrap_or(u32::MAX);
+        let own = Credits { row_bytes: OWN_CREDITS.row_bytes + records, ..OWN_CREDITS };
+        let admit = || Ok(self.core.admit_change(request)?);
+        let many = self.objects.prepare_many(parts, own, &admit).await.map_err(|e: Unprepared| match e {
+            Unprepared::Osd(error) => Errno::from(error).into(),
+            Unprepared::Rejected(outcome) => Failure::from(outcome),
+        })?;
+        let PreparedMany { changes, pins, reservation, admitted } = many;
+        let mut prepared = Vec::with_capacity(changes.len());
+        for (change, (object, stamp, places)) in changes.into_iter().zip(places) {
+            match change {
+                Ok(change) => prepared.push((object, change, stamp, places)),
+                // A client makes single writes of it, which log what cannot be used.
+                Err(error) => {
+                    tracing::debug!(%object, %error, "an object is left out of a WriteMany");
+                    set_all(results, &places, Err(Errno::from(error).into()));
+                }
+            }
+        }
+        if prepared.is_empty() {
+            return self.none_written(request);
+        }
+        let is_replay = request.replayed_transno().is_some();
+        if is_replay && results.iter().filter(|result| result.is_ok()).count() < expected {
+            return Err(Failure::EIO); // a write that its client has the reply to would be missing
+        }
+        let (transno, ()) = self.core.transact(admitted, &pins, reservation, |tx| {
+            for (object, change, stamp, places) in prepared {
+                let applied = tx.attempt(|tx| {
+                    let existed = tx.get(table::OBJECT, &object_key(object)).is_some();
+                    let row = change.apply(tx, &stamp).map_err(|e| log_errno(object, e))?;
+                    if !existed && row.version != 0 {
+                        self.room.object_created(tx);
+                    }
+                    Ok::<_, Errno>(state_of(&row))
+                });
+                set_all(results, &places, applied.map_err(Failure::from));
+            }
+            if results.iter().any(Result::is_err) {
+                request.set_record_results(results.iter().map(record_of).collect());
+            }
+            Ok(())
+        })?;
+        Ok(transno)
+    }
+    /// No write has succeeded: there is no change, and no record.
+    fn none_written(&self, request: &Request) -> Result<Transno, Failure> {
+        match request.replayed_transno() {
+            Some(_) => Err(Failure::EIO),
+            None => Ok(Transno(0)),
         }
     }
 
@@ -330,6 +454,22 @@ impl Store {
             None => Ok(self.core.transact_local(&pins, reservation, change)?),
         }
     }
+}
+
+fn set_all(
+    results: &mut [Result<ObjectState, Failure>],
+    places: &[usize],
+    outcome: Result<ObjectState, Failure>,
+) {
+    for &nth in places {
+        if let Some(result) = results.get_mut(nth) {
+            *result = outcome;
+        }
+    }
+}
+fn record_of(result: &Result<ObjectState, Failure>) -> SubRecord {
+    let status = result.map_or_else(Status::from, |_| Status::Success);
+    SubRecord { result: status.number() as u16, data: 0, fid: Fid::default() }
 }
 
 fn sum(a: Credits, b: Credits) -> Credits {

@@ -71,6 +71,7 @@ fn request(opcode: Opcode, body: &[u8]) -> String {
         Opcode::CancelInodeLocks => show::<mdt::CancelInodeLocks>(body),
         Opcode::Read => show::<ost::Read>(body),
         Opcode::Write => show::<ost::Write>(body),
+        Opcode::WriteMany => show::<ost::WriteMany>(body),
         Opcode::Truncate => show::<ost::Truncate>(body),
         Opcode::Glimpse => show::<ost::Glimpse>(body),
         Opcode::Enqueue => show::<ost::Enqueue>(body),
@@ -100,6 +101,7 @@ fn reply(opcode: Opcode, body: &[u8]) -> String {
         Opcode::Glimpse => show::<ost::ObjectState>(body),
         Opcode::Enqueue => show::<ost::EnqueueReply>(body),
         Opcode::Read => show::<ost::ReadReply>(body),
+        Opcode::WriteMany => show::<ost::WriteManyReply>(body),
         Opcode::Write | Opcode::Truncate => show::<ost::WriteReply>(body),
         _ => String::new(),
     }

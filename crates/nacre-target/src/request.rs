@@ -68,7 +68,7 @@ impl Request {
     /// The reply to a replayed change when it was first executed: its result must be the same. Not for writes of data.
     pub fn replayed_reply(&self) -> Option<&Bytes> {
         self.replayed_transno()?;
-        self.bulk.first().filter(|_| self.opcode != Opcode::Write)
+        self.bulk.first().filter(|_| !self.opcode.has_data())
     }
     /// The versions that a replayed change depended on when it was first executed. If one differs now, a change which
     /// this one builds on is lost.

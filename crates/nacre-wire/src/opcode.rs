@@ -69,6 +69,7 @@ codec_enum! {
         Punch = 0x4c,
         Seek = 0x4d,
         Grant = 0x4e,
+        WriteMany = 0x4f,
         // callbacks, server to client
         LockGranted = 0x60,
         LockBlocking = 0x61,
@@ -106,7 +107,7 @@ impl Opcode {
     /// How long a change of this kind is kept for replay.
     pub fn kept_until(self) -> KeptUntil {
         match self {
-            Self::Write | Self::Truncate | Self::Punch => KeptUntil::Stable,
+            Self::Write | Self::WriteMany | Self::Truncate | Self::Punch => KeptUntil::Stable,
             _ => KeptUntil::Committed,
         }
     }
@@ -118,7 +119,17 @@ impl Opcode {
     /// Whether a request of this kind carries a deadline (`clock_ms` of the header) after which the target must not begin
     /// it. Changes of objects do: they rely on file locks of the MDT, which an OST does not know.
     pub fn has_deadline(self) -> bool {
-        matches!(self, Self::Write | Self::Truncate | Self::Allocate | Self::Punch)
+        matches!(self, Self::Write | Self::WriteMany | Self::Truncate | Self::Allocate | Self::Punch)
+    }
+    /// Whether the bulk of a request of this kind is file data. Other changes carry their former reply there when they are
+    /// replayed.
+    pub fn has_data(self) -> bool {
+        matches!(self, Self::Write | Self::WriteMany)
+    }
+    /// Whether parts of a request of this kind may fail alone. Its replay has the former reply behind its data, so that only
+    /// the parts are repeated that had succeeded.
+    pub fn fails_in_parts(self) -> bool {
+        matches!(self, Self::WriteMany)
     }
     /// The class of a request of this opcode: the same as [`Rpc::CLASS`].
     pub fn class(self) -> Class {
@@ -147,6 +158,7 @@ impl Opcode {
             | Self::SetLayout
             | Self::Batch
             | Self::Write
+            | Self::WriteMany
             | Self::Truncate
             | Self::Allocate
             | Self::Punch

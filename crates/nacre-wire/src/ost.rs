@@ -1,6 +1,7 @@
 //! Messages of the object target.
 
 use crate::opcode::rpc;
+use crate::status::Status;
 use crate::target::Empty;
 use alloc::vec::Vec;
 use nacre_types::{Extent, Fid, LockCookie, ObjectId, Owner, Timestamp, codec_enum, codec_struct};
@@ -58,6 +59,40 @@ codec_struct! {
 codec_struct! {
     /// Reply to writes, truncates and allocations: the object after the change.
     pub struct WriteReply { pub state: ObjectState }
+}
+/// Writes in one [`WriteMany`].
+pub const WRITES_MAX: usize = 256;
+/// Bytes of data in one [`WriteMany`].
+pub const WRITE_MANY_BYTES_MAX: u64 = 4 << 20;
+codec_struct! {
+    /// One of the writes of a [`WriteMany`]; without a lock.
+    pub struct ManyWrite {
+        /// As in [`Write`].
+        pub object: ObjectId,
+        /// As in [`Read::laid`].
+        pub laid: u32,
+        /// In the object, in bytes.
+        pub offset: u64,
+        /// Bytes; not 0.
+        pub len: u32,
+        /// As in [`Write::owner`].
+        pub owner: Owner,
+        /// As in [`Write::mtime`].
+        pub mtime: Timestamp,
+    }
+}
+codec_struct! {
+    /// Small writes of several objects, in one transaction. Each may fail alone. They are in the order of objects (FID, then
+    /// stripe) and offsets, those of one object do not overlap, and the bulk has their bytes in this order.
+    pub struct WriteMany { pub writes: Vec<ManyWrite> }
+}
+codec_struct! {
+    /// The result of one of the writes: the object after all of them, or an error.
+    pub struct ManyResult { pub status: Status, pub state: ObjectState }
+}
+codec_struct! {
+    /// One result for each write, in their order.
+    pub struct WriteManyReply { pub results: Vec<ManyResult> }
 }
 codec_struct! {
     /// Sets the object's size.
@@ -232,6 +267,7 @@ codec_struct! {
 rpc! {
     Read => Read, Read, ReadReply;
     Write => Write, Modify, WriteReply;
+    WriteMany => WriteMany, Modify, WriteManyReply;
     Truncate => Truncate, Modify, WriteReply;
     Allocate => Allocate, Modify, WriteReply;
     Punch => Punch, Modify, WriteReply;

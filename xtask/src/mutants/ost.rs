@@ -40,4 +40,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("        self.store.restore_zeros(args.object, extent).await?;", "        let _ = extent;")],
     )
     .found_by("nacre-sim", "holes", "a_hole_stays_when_its_ost_is_killed_or_loses_its_machine"),
+    planted(
+        "write many: the bytes of a request are restored without those of its second write",
+        "crates/nacre-ost/src/service/write_many.rs",
+        &[(
+            "if former.get(nth).is_none_or(|status| *status == Status::Success) {",
+            "if nth != 1 && former.get(nth).is_none_or(|status| *status == Status::Success) {",
+        )],
+    )
+    .found_by("nacre-sim", "write_batches", "batches_are_replayed_after_the_loss_of_the_machine"),
+    planted(
+        "write many: the locks of one object are awaited one after the other",
+        "crates/nacre-ost/src/locks.rs",
+        &[(
+            "        let requests = extents.iter().map(|&extent| self.request_for_operation(object, mode, extent));\n",
+            "        let mut awaited = Vec::new();\n        for &extent in extents {\n            awaited.push(self.lock_for_operation(object, mode, extent).await?);\n        }\n        if !awaited.is_empty() {\n            return Ok(awaited);\n        }\n        let requests = extents.iter().map(|&extent| self.request_for_operation(object, mode, extent));\n",
+        )],
+    )
+    .found_by("nacre-ost", "target", "write_many::many_writes_wait_for_the_locks_of_others"),
 ];

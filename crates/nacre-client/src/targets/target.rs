@@ -193,6 +193,7 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::Batch => "mds_batch",
         Opcode::Read => "ost_read",
         Opcode::Write => "ost_write",
+        Opcode::WriteMany => "ost_write_many",
         Opcode::Truncate => "ost_punch",
         Opcode::Allocate => "ost_fallocate",
         Opcode::Punch => "ost_punch_hole",

@@ -1,6 +1,6 @@
 //! An object target as a service.
 //!
-//! - `requests.rs`: the requests; `params.rs`: parameters; `bulk_sizes.rs`: sizes of bulk transfers.
+//! - `requests.rs`: the requests; `write_many.rs`: one that has many writes; `params.rs`: parameters; `bulk_sizes.rs`: sizes of bulk transfers.
 //!
 //! Invariant: a change, its reply record and its transno are one transaction.
 //! Not here: the layout of bytes on the device (`nacre_osd`), admission of clients and requests (`nacre_target`).
@@ -8,6 +8,7 @@
 mod bulk_sizes;
 mod params;
 mod requests;
+mod write_many;
 
 use crate::kept_writes;
 use crate::locks::{Locks, PERSISTENT_LOCKS};
@@ -96,7 +97,7 @@ impl Service for Ost {
     fn counter(opcode: Opcode) -> Option<&'static str> {
         Some(match opcode {
             Opcode::Read => "read",
-            Opcode::Write => "write",
+            Opcode::Write | Opcode::WriteMany => "write",
             // The field counts truncates so, too: to an OST they are holes up to the end.
             Opcode::Truncate | Opcode::Punch => "punch",
             Opcode::Allocate => "prealloc",
@@ -114,6 +115,9 @@ impl Service for Ost {
         let reply = match request.opcode {
             Opcode::Write if self.core.may_have_lost_bytes(record.transno) => {
                 return self.restore(&request, record.transno).await;
+            }
+            Opcode::WriteMany => {
+                return self.reconstruct_many(&request, &record.results, record.transno).await;
             }
             Opcode::Punch if self.core.may_have_lost_bytes(record.transno) => {
                 return self.restore_punch(&request, record.transno).await;

@@ -26,7 +26,7 @@ const DESTROY_MAX: usize = 4096;
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
 /// The range of a request, checked against the limit of `loff_t`. The caller handles empty ranges.
-fn range(object: ObjectId, offset: u64, len: u64) -> Result<Extent, Errno> {
+pub(super) fn range(object: ObjectId, offset: u64, len: u64) -> Result<Extent, Errno> {
     check_fid(object)?;
     let end = offset.checked_add(len).filter(|&end| end <= OFFSET_MAX).ok_or(Errno::EFBIG)?;
     Ok(Extent::new(offset, end))
@@ -40,7 +40,7 @@ fn check_fid(object: ObjectId) -> Result<(), Errno> {
 impl Ost {
     /// Refuses an object that is lost: one that is not here although its stripe was laid out on a target that has been
     /// replaced since, or on a later state than this one. It must not be read as a hole.
-    async fn check_not_lost(&self, object: ObjectId, laid: u32) -> Result<(), Errno> {
+    pub(super) async fn check_not_lost(&self, object: ObjectId, laid: u32) -> Result<(), Errno> {
         if laid >= self.core.replaced() || self.store.exists(object).await? {
             return Ok(());
         }
@@ -285,6 +285,7 @@ impl Ost {
         match request.opcode {
             Opcode::Read => self.read(request).await,
             Opcode::Write => self.write(request).await,
+            Opcode::WriteMany => self.write_many(request).await,
             Opcode::Truncate => self.truncate(request).await,
             Opcode::Allocate => self.allocate(request).await,
             Opcode::Punch => self.punch(request).await,
@@ -308,7 +309,7 @@ impl Ost {
         }
     }
 
-    fn count_bulk(&self, direction: Bulk, bytes: u64) {
+    pub(super) fn count_bulk(&self, direction: Bulk, bytes: u64) {
         let name = if direction == Bulk::Read { "read_bytes" } else { "write_bytes" };
         self.core.stats.borrow_mut().count_bytes(name, bytes);
         self.bulk_sizes.borrow_mut().count(direction, bytes);

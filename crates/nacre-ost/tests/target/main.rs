@@ -5,6 +5,7 @@
 mod crashes;
 mod resend;
 mod support;
+mod write_many;
 
 use nacre_types::*;
 use nacre_wire::ost::*;

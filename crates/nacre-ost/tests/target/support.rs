@@ -97,6 +97,14 @@ impl Client {
         let reply = self.peer.request(&request).bulk(vec![Bytes::copy_from_slice(data)]).send().await?.body;
         Ok(reply.state)
     }
+    /// Writes in one request; the result of each.
+    pub(crate) async fn write_many(
+        &self,
+        writes: &[(ObjectId, u64, Vec<u8>)],
+    ) -> Result<Vec<ManyResult>, Failure> {
+        let (request, bulk) = many(writes);
+        Ok(self.peer.request(&request).bulk(bulk).send().await?.body.results)
+    }
     pub(crate) async fn read(&self, object: ObjectId, offset: u64, len: u32) -> Result<Vec<u8>, Failure> {
         let request = Read { object, laid: 0, offset, len, lock: LockCookie(0) };
         let bulk = self.peer.request(&request).send().await?.frame.bulk;
@@ -214,6 +222,20 @@ impl Cluster {
             );
         found.unwrap()
     }
+}
+
+/// A request with these writes, and its bulk.
+pub(crate) fn many(writes: &[(ObjectId, u64, Vec<u8>)]) -> (WriteMany, Vec<Bytes>) {
+    let write = |&(object, offset, ref data): &(ObjectId, u64, Vec<u8>)| ManyWrite {
+        object,
+        laid: 0,
+        offset,
+        len: data.len() as u32,
+        owner: owner(),
+        mtime: at(1),
+    };
+    let bulk = writes.iter().map(|(_, _, data)| Bytes::copy_from_slice(data));
+    (WriteMany { writes: writes.iter().map(write).collect() }, bulk.collect())
 }
 
 pub(crate) fn object(oid: u32) -> ObjectId {

@@ -52,7 +52,8 @@ impl<T> Import<T> {
             return self.send_replay_done(now);
         };
         let Frame { mut header, body, mut bulk } = entry.request;
-        if bulk.is_empty() {
+        let has_parts = Opcode::from_number(header.opcode).is_some_and(Opcode::fails_in_parts);
+        if bulk.is_empty() || has_parts {
             bulk.push(entry.reply); // the change must come out as before
         }
         header.flags |= flags::REPLAY;

@@ -8,7 +8,7 @@ use crate::island::inner::Inner;
 use crate::lease::{longest_lease, standstill};
 use crate::recovery::RECOVERY_KEY;
 use crate::recovery::state::Step;
-use crate::request::Reply;
+use crate::request::{Reply, Request};
 use crate::service::Service;
 use crate::target_core::TargetCore;
 use alloc::boxed::Box;
@@ -18,7 +18,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 use nacre_osd::{Credits, Pins, table};
-use nacre_rpc::Admission;
+use nacre_rpc::{Admission, SubRecord};
 use nacre_types::{Errno, Instant, Transno};
 use nacre_wire::target::ExecutedChange;
 use nacre_wire::{Frame, KeptUntil, Opcode};
@@ -50,6 +50,12 @@ impl TargetCore {
         let records = exports.get(export).into_iter().flat_map(|e| e.rpc.records());
         let before = records.filter(|record| record.transno <= base);
         before.map(|record| ExecutedChange { xid: record.xid, transno: record.transno }).collect()
+    }
+    /// The results of the parts of a change that the log holds.
+    pub fn recorded_results(&self, request: &Request) -> Option<Vec<SubRecord>> {
+        let exports = self.clients().exports();
+        let mut records = exports.get(request.export)?.rpc.records();
+        records.find(|record| record.xid == request.header.xid).map(|record| record.results.clone())
     }
     /// `mdt.*.recovery_status` in the words of Lustre.
     pub(crate) fn recovery_status(&self) -> String {
@@ -133,7 +139,7 @@ impl<S: Service> Inner<S> {
     fn repeat_reply(&self, core: &Rc<TargetCore>, export: ExportId, opcode: Opcode, frame: &Frame) {
         let conn = core.clients().exports().get(export).and_then(ClientExport::conn);
         if let Some(conn) = conn {
-            let former = frame.bulk.first().filter(|_| opcode != Opcode::Write);
+            let former = frame.bulk.first().filter(|_| !opcode.has_data());
             let body = former.map(|body| body[..].to_vec()).unwrap_or_default();
             let reply = Reply { body, transno: frame.header.transno, ..Reply::default() };
             self.send_reply(core, conn, &frame.header, Ok(reply));

@@ -231,6 +231,12 @@ messages! {
         ost::Read = ost::Read { object: object(), laid: 2, offset: 1 << 50, len: 1 << 20, lock: LockCookie(1) };
         ost::Write =
             ost::Write { object: object(), laid: 2, offset: 1 << 50, owner: owner(), mtime: time(1), lock: LockCookie(0) };
+        WriteMany = WriteMany {
+            writes: vec![
+                ManyWrite { object: object(), laid: 2, offset: 7, len: 3, owner: owner(), mtime: time(1) };
+                2
+            ],
+        };
         Truncate =
             Truncate { object: object(), laid: 2, size: 5, owner: owner(), mtime: time(1), lock: LockCookie(1) };
         Allocate = Allocate {
@@ -301,6 +307,12 @@ messages! {
         FidLinksReply = FidLinksReply { links: vec![(Fid::ROOT, Bytes::from_static(b"n"))] };
         ReadReply = ReadReply { state: state() };
         WriteReply = WriteReply { state: state() };
+        WriteManyReply = WriteManyReply {
+            results: vec![
+                ManyResult { status: Status::Success, state: state() },
+                ManyResult { status: Status::from_number(28), state: ObjectState::default() },
+            ],
+        };
         ObjectState = state();
         EnqueueReply = EnqueueReply { granted: true, state: state() };
         ReserveReply = ReserveReply { objects: 1000 };

@@ -359,10 +359,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "write_back", "after_a_kill_of_the_mdt_no_mount_sees_the_file_without_the_kept_bytes"),
     planted(
         "write back: an evicted mount sends what it has kept",
-        "crates/nacre-client/src/data/write_back.rs",
+        "crates/nacre-client/src/data/write_batches.rs",
         &[(
-            "let change = Change::kept(open, evictions);",
-            "let change = if evictions == u64::MAX { Change::kept(open, 0) } else { Change::through(open) };",
+            "Change::kept(open, evictions)",
+            "if evictions == u64::MAX { Change::kept(open, 0) } else { Change::through(open) }",
         )],
     )
     .found_by("nacre-sim", "write_back", "bytes_of_an_evicted_mount_are_reported_once_and_overwrite_nothing"),
@@ -393,4 +393,25 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             )],
     )
     .found_by("nacre-sim", "write_back", "many_small_pieces_wait_for_room"),
+    planted(
+        "write many: small writes are sent one at a time",
+        "crates/nacre-client/src/data/write_batches.rs",
+        &[("if !is_small {", "if !is_small || open.is_writer() {")],
+    )
+    .found_by("nacre-sim", "write_batches", "pieces_of_a_file_are_sent_in_few_requests"),
+    planted(
+        "write many: a write that fails in a batch is taken for written",
+        "crates/nacre-client/src/data/write_batches.rs",
+        &[("if status.failure().is_some() {", "if status.failure().is_some() && state.size > 0 {")],
+    )
+    .found_by("nacre-sim", "write_batches", "a_write_of_a_batch_that_fails_does_not_hold_the_others_up"),
+    planted(
+        "write many: the batch of an evicted mount is sent",
+        "crates/nacre-client/src/data/write_batches.rs",
+        &[(
+            "match self.change_deadline(&change_of(waiting.kept())).await {",
+            "match Ok::<_, Failure>(self.mount.dirty_files().is_on().then(|| self.ctx.now() + core::time::Duration::from_secs(90))) {",
+        )],
+    )
+    .found_by("nacre-sim", "write_batches", "a_batch_of_an_evicted_mount_overwrites_nothing"),
 ];

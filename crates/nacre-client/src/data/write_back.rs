@@ -19,13 +19,12 @@ use crate::api::WriteArgs;
 use crate::client::Client;
 use crate::data::io::check_end;
 use crate::data::stripes;
+use crate::data::write_batches::SMALL_BYTES;
 use crate::files::dirty_bytes::{PIECE_BYTES_MAX, Run};
 use crate::files::dirty_files::DirtyFile;
 use crate::files::ranges::{RangeGuard, Share};
 use crate::files::state::{FileState, OwnChanges};
 use crate::files::table::Open;
-use crate::locks::under_lease::{Change, NO_LOCK};
-use crate::targets::bulk_rpcs::Bulk;
 use crate::targets::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -35,28 +34,27 @@ use core::time::Duration;
 use nacre_node::join_all;
 use nacre_types::{Component, Errno, Extent, Failure, Fid, Instant, Timestamp};
 use nacre_wire::mdt::Getattr;
-use nacre_wire::ost::{EXTENT_TAX, ObjectState, Write};
+use nacre_wire::ost::{EXTENT_TAX, ManyWrite, ObjectState, WRITES_MAX};
 
 /// A file that is written through is asked for once in that time.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Dirty bytes are sent at the latest after that time.
 const FLUSH_AFTER: Duration = Duration::from_millis(500);
-/// Bytes are sent when a multiple of this time has passed, so that those of several files leave together.
-const FLUSH_TOGETHER: Duration = Duration::from_millis(125);
+/// Files are flushed at multiples of that time, so that small writes of many files leave together.
+const FLUSH_INTERVAL_NANOS: u64 = 100_000_000;
+/// When a file is flushed that has its first dirty byte now.
+fn flush_time(now: Instant) -> Instant {
+    let latest = now + FLUSH_AFTER;
+    Instant(latest.0 / FLUSH_INTERVAL_NANOS * FLUSH_INTERVAL_NANOS)
+}
 /// A write is not kept if no byte has left for that time while there is no room.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
-/// Pieces of one file that are sent at a time.
-const SENT_AT_A_TIME: usize = 8;
+/// Pieces of one file that are sent at a time: large ones, each in a request of its own, and small ones, which fill batches.
+const LARGE_SENT_AT_A_TIME: usize = 8;
+const SMALL_SENT_AT_A_TIME: usize = WRITES_MAX;
 /// Space of the grant that a write needs at most.
 fn needed_grant(len: u64) -> u64 {
     len + 3 * EXTENT_TAX // it may cut a piece into two
-}
-
-/// When bytes that are written now are to be sent.
-fn flush_time(now: Instant) -> Instant {
-    let step = FLUSH_TOGETHER.as_nanos() as u64;
-    let latest = (now + FLUSH_AFTER).0;
-    Instant(latest - latest % step)
 }
 
 /// Size of a block in `ObjectState::blocks`, and of the blocks in which an OST allocates.
@@ -221,17 +219,27 @@ impl Client {
     /// Sends all bytes of a file that are dirty now; returns when they are at the OSTs, or lost.
     async fn flush_dirty(&self, dirty: &DirtyFile) {
         let place = self.mount.dirty_files().log_place();
-        let ranges = RefCell::new(dirty.ranges().into_iter());
+        let is_small = |range: &Extent| range.end - range.start < SMALL_BYTES;
+        let (small, large): (Vec<Extent>, Vec<Extent>) = dirty.ranges().into_iter().partition(is_small);
+        join_all([
+            self.flush_ranges(dirty, small, SMALL_SENT_AT_A_TIME),
+            self.flush_ranges(dirty, large, LARGE_SENT_AT_A_TIME),
+        ])
+        .await;
+        let file = self.files.of(dirty.fid());
+        drop(file.ranges.acquire(&self.ctx, Extent::ALL, Share::Shared).await); // those that were under way
+        self.mount.dirty_files().left_before(dirty, place);
+    }
+    async fn flush_ranges(&self, dirty: &DirtyFile, ranges: Vec<Extent>, at_a_time: usize) {
+        let senders = ranges.len().min(at_a_time);
+        let ranges = RefCell::new(ranges.into_iter());
         let next = || ranges.borrow_mut().next();
-        let senders = (0..SENT_AT_A_TIME).map(|_| async {
+        let senders = (0..senders).map(|_| async {
             while let Some(range) = next() {
                 self.flush_range(dirty, range).await;
             }
         });
         join_all(senders).await;
-        let file = self.files.of(dirty.fid());
-        drop(file.ranges.acquire(&self.ctx, Extent::ALL, Share::Shared).await); // those that were under way
-        self.mount.dirty_files().left_before(dirty, place);
     }
     async fn flush_range(&self, dirty: &DirtyFile, range: Extent) {
         let file = self.files.of(dirty.fid());
@@ -246,7 +254,7 @@ impl Client {
         }
         let (open, mtime) = dirty.last_write();
         let evictions = self.mount.mdt_of(open.file.fid).map_or(0, |mdt| mdt.evictions());
-        for run in runs {
+        let send = async |run: Run| {
             let (offset, len) = (run.offset(), run.len());
             if let Err(error) = self.send_run(&open, run, mtime, evictions).await {
                 let error = match error {
@@ -258,10 +266,24 @@ impl Client {
                 open.file.write_failed(error.into());
             }
             self.mount.dirty_files().left(1, len);
+        };
+        let (small, large): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(|run| run.len() < SMALL_BYTES);
+        for run in large {
+            send(run).await;
+        }
+        let mut small = small.into_iter();
+        while small.len() > 0 {
+            join_all(small.by_ref().take(SMALL_SENT_AT_A_TIME).map(&send)).await;
         }
         self.mount.dirty_files().sent(dirty, charged);
     }
-    async fn send_run(&self, open: &Open, run: Run, mtime: Timestamp, evictions: u64) -> Result<(), Failure> {
+    async fn send_run(
+        &self,
+        open: &Rc<Open>,
+        run: Run,
+        mtime: Timestamp,
+        evictions: u64,
+    ) -> Result<(), Failure> {
         let file = &open.file;
         let component = file.component()?;
         let ranges = stripes::by_object(&component, run.offset(), run.len());
@@ -274,16 +296,10 @@ impl Client {
                 debug_assert!(range.len <= PIECE_BYTES_MAX);
                 let ost = self.ost(range.ost).await?;
                 let stripes::Laid { object, laid } = range.of(file.fid);
-                let _room = ost.unlocked_write().await;
-                let request =
-                    Write { object, laid, offset: range.offset, owner: file.owner(), mtime, lock: NO_LOCK };
-                let _in_flight = ost.bulk().begin(Bulk::Write, range.offset, range.len);
-                let change = Change::kept(open, evictions);
-                match self.change_object(&ost, change, NO_LOCK, &request, data).await {
-                    Ok(reply) => {
-                        ost.grant().consumed(range.len + EXTENT_TAX);
-                        file.note_written(range.stripe, reply.state);
-                    }
+                let len = u32::try_from(range.len).expect("a piece is not longer than a request");
+                let write = ManyWrite { object, laid, offset: range.offset, len, owner: file.owner(), mtime };
+                match self.send_kept((range.ost, &ost), open, evictions, write, data).await {
+                    Ok(state) => file.note_written(range.stripe, state),
                     Err(error) => {
                         file.note_uncertain(range.stripe);
                         return Err(error);

@@ -5,6 +5,7 @@
 
 use crate::files::dirty_bytes::{DirtyBytes, Run};
 use crate::files::table::Open;
+use crate::files::write_queue::WriteQueue;
 use crate::kept_log::{self, KeptLog, LogPlace, LoggedFile};
 use crate::targets::target::Target;
 use alloc::collections::BTreeMap;
@@ -13,7 +14,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use nacre_node::{Ctx, WaitList};
-use nacre_types::{Extent, Failure, Fid, Instant, MdtIndex, Timestamp};
+use nacre_types::{Extent, Failure, Fid, Instant, MdtIndex, OstIndex, Timestamp};
 use nacre_wire::ost::EXTENT_TAX;
 use nacre_wire::params::MountParam;
 
@@ -116,6 +117,8 @@ pub(crate) struct DirtyFiles {
     /// Pieces that are dirty, and those under way.
     pieces: Cell<usize>,
     room: WaitList,
+    /// Those under way that are sent with others.
+    queues: RefCell<BTreeMap<OstIndex, Rc<WriteQueue>>>,
 }
 
 impl DirtyFiles {
@@ -129,6 +132,7 @@ impl DirtyFiles {
             bytes_max: Cell::new(bytes_max),
             pieces: Cell::new(0),
             room: ctx.wait_list(),
+            queues: RefCell::default(),
         })
     }
     pub(crate) fn is_on(&self) -> bool {
@@ -184,6 +188,10 @@ impl DirtyFiles {
     /// Waits until bytes have left.
     pub(crate) async fn room(&self) {
         self.room.wait().await;
+    }
+    /// The small writes for an OST that wait to be sent.
+    pub(crate) fn queue(&self, ost: OstIndex) -> Rc<WriteQueue> {
+        self.queues.borrow_mut().entry(ost).or_default().clone()
     }
     pub(crate) fn is_idle(&self) -> bool {
         self.files.borrow().is_empty()

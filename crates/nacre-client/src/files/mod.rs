@@ -3,7 +3,8 @@
 //! `open` has opens and the end of handles, `late_opens` has the opens that the MDT does not know, `table` has the open
 //! handles, `state` the state per file; `closes` combines closes into batches, with `close_queue` and `kept_closes`; `ranges` orders the
 //! operations of this mount on one file; `atime` keeps access times; `eviction` handles evictions, `lost` records the
-//! handles whose file locks an eviction released; `dirty_files` has bytes that were written and not sent, in `dirty_bytes`.
+//! handles whose file locks an eviction released; `dirty_files` has bytes that were written and not sent, in `dirty_bytes`,
+//! and `write_queue` those that wait for their batch.
 
 pub(crate) mod atime;
 pub(crate) mod close_queue;
@@ -18,3 +19,4 @@ pub(crate) mod open;
 pub(crate) mod ranges;
 pub(crate) mod state;
 pub(crate) mod table;
+pub(crate) mod write_queue;

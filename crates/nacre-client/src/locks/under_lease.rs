@@ -104,7 +104,7 @@ impl Client {
 
     /// Waits until the lease of the MDT covers a change, and the MDT knows the handle again after an eviction; returns the
     /// time until which it does not let others cache the bytes.
-    async fn change_deadline(&self, change: &Change<'_>) -> Result<Option<Instant>, Failure> {
+    pub(crate) async fn change_deadline(&self, change: &Change<'_>) -> Result<Option<Instant>, Failure> {
         loop {
             if let Some(open) = change.open {
                 open.usable()?;

@@ -593,6 +593,30 @@ fn tickets_and_their_inodes_are_bounded() {
     assert_eq!(table.set_wants(ticket, &wants[..1024]), Ok(true));
 }
 
+#[test]
+fn a_bit_of_an_earlier_start_is_restored_beyond_the_limit_and_has_to_be_returned() {
+    let mut table = InodeLocks::new(0);
+    table.restore(B, fid(1), PR, LOOKUP, at(0));
+    table.restore(B, fid(1), PR, LOOKUP, at(0));
+    table.restore(Generation(3), fid(1), PR, LOOKUP, at(0));
+    assert_eq!((table.len(), grant(&mut table, B, fid(2), LOOKUP, at(0))), (2, InodeBits::NONE));
+    let ticket = wait(&mut table, A, fid(1), LOOKUP, at(0));
+    let revokes = callbacks(&mut table);
+    assert_eq!(revokes.len(), 2);
+    for revoke in &revokes {
+        assert_eq!(table.poll_effect(), None, "the change waits for both");
+        assert!(table.acknowledged(revoke.holder, revoke.number, RevokeAck::Dropped));
+    }
+    assert_eq!(table.poll_effect(), Some(InodeLockEffect::Ready(ticket)));
+    assert!(table.is_empty());
+    // One that is being removed is not restored.
+    table.restore(B, fid(1), PR, LOOKUP, at(0));
+    table.restore(B, fid(2), PR, LOOKUP, at(0));
+    assert!(!table.drop_holder(B, 1));
+    table.restore(B, fid(3), PR, LOOKUP, at(0));
+    assert!(table.drop_holder(B, 2) && table.is_empty());
+}
+
 /// Ten thousand holders of one inode and a thousand changes that wait for them: seconds would mean that each
 /// acknowledgement looks at every holder, or at every change.
 #[test]

@@ -150,6 +150,142 @@ fn after_a_kill_of_the_mdt_no_mount_sees_the_file_without_the_kept_bytes() {
     }
 }
 
+fn stop_osts(c: &mut Cluster) {
+    for ost in [OST, OST + 1] {
+        let node = c.servers[ost];
+        c.world.kill(node);
+    }
+}
+fn start_osts(c: &mut Cluster) {
+    for ost in [OST, OST + 1] {
+        let node = c.servers[ost];
+        c.world.start(node);
+    }
+}
+/// Ends the MDT and starts it again. With `power`, it also loses the end of its log.
+fn restart_mdt(c: &mut Cluster, power: bool) {
+    let mdt = c.servers[MDT];
+    if power {
+        c.power_loss(MDT)
+    } else {
+        c.world.kill(mdt)
+    }
+    c.world.run_for(100 * MS);
+    c.world.start(mdt);
+}
+
+/// The OSTs are away for longer than a lease when the MDT is restarted: it concludes from the open files which mounts may
+/// keep bytes.
+#[test]
+fn a_restarted_mdt_lets_no_mount_overtake_bytes_that_another_one_keeps() {
+    for seed in 1..=12 {
+        let (mut c, fid, handle) = with_dirty(seed);
+        stop_osts(&mut c);
+        for _ in 0..=(seed / 2) % 3 {
+            restart_mdt(&mut c, seed % 2 == 0);
+            c.world.run_for((seed % 3) * 5 * SEC);
+        }
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let job = c.jobs.start(&mut c.world, second, async move |client: Rc<Client>| {
+            if seed % 4 < 2 {
+                assert_eq!(client.getattr(fid).await?.attr.size, BYTES as u64);
+            }
+            let (_, other) = client.open(fid, 2, caller()).await?;
+            let before = client.read(other, 0, 2 << 20).await?.concat();
+            write(&client, other, 0, vec![9; 100]).await?;
+            Ok::<_, Failure>((before, client.read(other, 0, 2 << 20).await?.concat()))
+        });
+        c.world.run_for(40 * SEC);
+        start_osts(&mut c);
+        let seen: Result<(Vec<u8>, Vec<u8>), Failure> = wait(&mut c, job);
+        let mut after = vec![1; BYTES];
+        after[..100].fill(9);
+        assert_eq!(seen, Ok((vec![1; BYTES], after.clone())), "seed {seed}\n{}", c.world.trace(80));
+        let synced = run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await);
+        assert_eq!(synced, Ok(()), "seed {seed}: nothing was lost");
+        for mount in [first, second] {
+            assert_eq!(read(&mut c, mount, fid).as_ref(), Ok(&after), "seed {seed}");
+        }
+    }
+}
+
+/// The same when the mount that keeps the bytes dies, or is cut off: others wait for its lease only, and what they write stays.
+#[test]
+fn a_restarted_mdt_does_not_wait_for_the_bytes_of_a_mount_that_is_gone() {
+    for seed in 1..=8 {
+        let (mut c, fid, handle) = with_dirty(seed);
+        stop_osts(&mut c);
+        restart_mdt(&mut c, seed % 2 == 0);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let job = c.jobs.start(&mut c.world, second, async move |client: Rc<Client>| {
+            let (_, other) = client.open(fid, 2, caller()).await?;
+            write(&client, other, 0, vec![9; 100]).await?;
+            client.release(other, None).await
+        });
+        c.world.run_for(seed * SEC);
+        let dies = seed % 4 < 2;
+        if dies {
+            c.world.kill(first)
+        } else {
+            c.world.pause(first, true)
+        }
+        c.world.run_for(40 * SEC);
+        start_osts(&mut c);
+        let wrote: Result<(), Failure> = wait(&mut c, job);
+        assert_eq!(wrote, Ok(()), "seed {seed}\n{}", c.world.trace(60));
+        if !dies {
+            c.world.pause(first, false);
+            let synced = run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await);
+            assert_eq!(synced, Err(Failure::EIO), "seed {seed}");
+            c.world.run_for(3 * SEC);
+        }
+        assert_eq!(read(&mut c, second, fid), Ok(vec![9; 100]), "seed {seed}");
+    }
+}
+
+/// More files than a message names, and changes of names and sizes.
+#[test]
+fn a_restarted_mdt_waits_for_the_kept_bytes_of_each_file_that_another_mount_changes() {
+    const FILES: usize = 70;
+    for seed in 1..=4 {
+        let mut c = cluster(seed, 2, 2);
+        write_back(&mut c);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let made = run(&mut c, first, async |client| {
+            let mut made = Vec::new();
+            for nth in 0..FILES {
+                made.push(create(&client, &format!("f{nth}")).await?);
+            }
+            for (_, handle) in &made {
+                write(&client, *handle, 0, vec![1; 10]).await?;
+            }
+            Ok::<_, Failure>(made)
+        });
+        let made = made.expect("written");
+        assert_eq!(dirty(&mut c), 10 * FILES as u64, "seed {seed}");
+        stop_osts(&mut c);
+        restart_mdt(&mut c, seed % 2 == 0);
+        let fids: Vec<Fid> = made.iter().map(|(fid, _)| *fid).collect();
+        let of_job = fids.clone();
+        let job = c.jobs.start(&mut c.world, second, async move |client: Rc<Client>| {
+            for (nth, fid) in of_job.into_iter().enumerate() {
+                let set = SetAttr { size: Some(nth as u64 % 10), ..SetAttr::default() };
+                client.setattr(fid, set, caller()).await?;
+            }
+            Ok::<_, Failure>(())
+        });
+        c.world.run_for(40 * SEC);
+        start_osts(&mut c);
+        assert_eq!(wait::<Result<(), Failure>>(&mut c, job), Ok(()), "seed {seed}");
+        c.world.run_for(3 * SEC);
+        for (nth, fid) in fids.into_iter().enumerate() {
+            for mount in [first, second] {
+                assert_eq!(read(&mut c, mount, fid), Ok(vec![1; nth % 10]), "seed {seed}");
+            }
+        }
+    }
+}
+
 /// An OST that is away for longer than a lease: the mount keeps the bytes, is not evicted, and others wait.
 #[test]
 fn a_mount_that_cannot_reach_an_ost_is_not_evicted_for_the_bytes_it_keeps() {

@@ -349,15 +349,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "write_back", "another_mount_that_asks_for_the_size_or_opens_the_file_sees_all_bytes"),
     planted(
-        "write back: a restarted MDT is told that no former lock is used while bytes are kept",
-        "crates/nacre-client/src/targets/lock_returns.rs",
-        &[(
-                "            if !dirty.is_empty() {",
-                "            if dirty.len() == usize::MAX {",
-            )],
-    )
-    .found_by("nacre-sim", "write_back", "after_a_kill_of_the_mdt_no_mount_sees_the_file_without_the_kept_bytes"),
-    planted(
         "write back: an evicted mount sends what it has kept",
         "crates/nacre-client/src/data/write_batches.rs",
         &[(

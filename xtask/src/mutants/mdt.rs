@@ -162,8 +162,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "opens are forgotten at a start",
         "crates/nacre-mdt/src/service/start.rs",
         &[(
-            "opens.insert(generation, handle, row::<OpenRow>(OPEN, &value)?, before);",
-            "let _ = (generation, handle, before);",
+            "opens.insert(generation, handle, opened, before);",
+            "let _ = (handle, before);",
         )],
     ),
     planted(
@@ -221,4 +221,25 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             )],
     )
     .found_by("nacre-sim", "write_back", "a_mount_that_opens_a_file_again_keeps_nothing_while_another_one_has_it_open"),
+    planted(
+        "write back: a restarted MDT does not know who may keep bytes",
+        "crates/nacre-mdt/src/service/start.rs",
+        &[("        opens.note_former(generation, opened);\n", "")],
+    )
+    .found_by("nacre-sim", "write_back", "a_restarted_mdt_lets_no_mount_overtake_bytes_that_another_one_keeps"),
+    planted(
+        "write back: a restarted MDT does not know who may keep bytes of files whose opens were replayed",
+        "crates/nacre-mdt/src/service/attempt.rs",
+        &[("self.opens().borrow_mut().note_former(export, opened);", "drop((export, opened));")],
+    )
+    .found_by("nacre-sim", "write_back", "a_restarted_mdt_lets_no_mount_overtake_bytes_that_another_one_keeps"),
+    planted(
+        "write back: a restarted MDT forgets former writers without revoking their bits",
+        "crates/nacre-mdt/src/service/inode_locks.rs",
+        &[(
+                "self.inode_locks().restore(writer, *fid, InodeBits::WRITE_BACK);",
+                "self.inode_locks().restore(writer, *fid, InodeBits::NONE);",
+            )],
+    )
+    .found_by("nacre-sim", "write_back", "a_restarted_mdt_waits_for_the_kept_bytes_of_each_file_that_another_mount_changes"),
 ];

@@ -118,7 +118,8 @@ impl MetadataCache {
         self.returns.add(stale, acks, cancels);
         dirty.into_iter().for_each(|cancel| self.returns.add_after_flush(AfterFlush::cancel(cancel)));
     }
-    /// Whether bytes that were kept under these bits have to be at the OSTs before the bits are returned.
+    /// Whether bytes that were kept under these bits have to be at the OSTs before the bits are returned. After a restart of the
+    /// MDT the bits may be revoked although the locks have ended.
     fn must_flush(&self, fid: Fid, bits: InodeBits) -> bool {
         bits.intersects(InodeBits::WRITE_BACK) && self.dirty_files.has(fid)
     }

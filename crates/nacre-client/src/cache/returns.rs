@@ -87,10 +87,6 @@ impl Returns {
     pub(crate) fn take_after_flush(&self) -> Vec<AfterFlush> {
         core::mem::take(&mut *self.after_flush.borrow_mut())
     }
-    /// The flush after a restart of the MDT has ended: it is to be told that no lock of an earlier start is used.
-    pub(crate) fn add_former_locks_ended(&self) {
-        self.due.borrow_mut().former_locks_ended = true;
-    }
     /// Bits of an inode are revoked.
     pub(super) fn add_revoked(&self, fid: Fid, bits: InodeBits) {
         if bits.intersects(OF_HANDLES) {

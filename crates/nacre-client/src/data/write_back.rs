@@ -8,8 +8,9 @@
 //! own range. So the OSTs get all changes of a byte in their order. (3) A read takes the bytes of the OSTs and puts the
 //! dirty ones over them. (4) The state of the objects is known here, with the dirty bytes in it, before a byte is kept: so
 //! this mount knows the size. (5) After an eviction by the MDT others may have changed the file: dirty bytes are
-//! dropped, those under way fail, and fsync(2) or close(2) of each handle reports EIO, once. (6) After a restart of the MDT,
-//! which forgets the bit, all dirty bytes are sent before this mount reports that it uses no lock of an earlier start.
+//! dropped, those under way fail, and fsync(2) or close(2) of each handle reports EIO, once. (6) A restart of the MDT
+//! ends the bit here. The MDT revokes it all the same, from each mount that had the file open for writing: whether dirty
+//! bytes exist decides when a revoke is acknowledged, not whether the bit is held.
 //!
 //! Bytes at the OSTs that are not stable are kept for replay by the import (`nacre-rpc/src/replay.rs`). Bounded: by
 //! `llite.*.max_dirty_mb` for the mount; a write waits for room, and is sent at once if there is none for [`ROOM_TIMEOUT`]. No

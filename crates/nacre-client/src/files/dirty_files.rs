@@ -206,10 +206,6 @@ impl DirtyFiles {
     pub(crate) fn all(&self) -> Vec<Rc<DirtyFile>> {
         self.files.borrow().values().cloned().collect()
     }
-    /// The dirty files of an MDT.
-    pub(crate) fn fids(&self, mdt: MdtIndex) -> Vec<Fid> {
-        self.files.borrow().keys().filter(|fid| fid.mdt() == mdt).copied().collect()
-    }
     /// Waits until all bytes of these files that are dirty now are at the OSTs, or lost.
     pub(crate) async fn flushed(&self, fids: &[Fid]) {
         for file in fids.iter().filter_map(|fid| self.get(*fid)) {

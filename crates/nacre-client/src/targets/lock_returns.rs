@@ -71,21 +71,9 @@ impl Mdt {
         self.cache().returns().add(Vec::new(), acks, cancels);
         self.return_locks();
     }
-    /// After a restart of the MDT: it is told that no former lock is used once the bytes kept under them are at the OSTs.
-    async fn end_former_after_flush(self: Rc<Self>, fids: Vec<Fid>) {
-        self.cache().dirty_files().flushed(&fids).await;
-        self.cache().returns().add_former_locks_ended();
-        self.return_locks();
-    }
     async fn return_in_order(self: Rc<Self>) {
         while let Some(due) = self.cache().returns().take() {
-            let (stale, ended, mut former_locks_ended, acks, cancels) = due;
-            let dirty =
-                if former_locks_ended { self.cache().dirty_files().fids(self.index()) } else { Vec::new() };
-            if !dirty.is_empty() {
-                former_locks_ended = false;
-                self.ctx().spawn(self.clone().end_former_after_flush(dirty));
-            }
+            let (stale, ended, former_locks_ended, acks, cancels) = due;
             // A resend reaches a later start of the MDT, which must not take it for its own locks.
             let instance = self.peer.with_import(|import| import.instance()).unwrap_or_default();
             let kernel = self.cache().kernel();

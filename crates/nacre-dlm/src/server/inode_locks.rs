@@ -267,6 +267,19 @@ impl InodeLocks {
         InodeClaim { bits: claim.bits - bits, ..claim }
     }
 
+    /// Adds bits that an earlier start has granted, and that their holder may still use, to its lock. Neither its limit nor a
+    /// pause counts. A ticket that wants the bits must set its wants again, to have them revoked.
+    pub fn restore(&mut self, holder: Generation, fid: Fid, mode: InodeMode, bits: InodeBits, now: Instant) {
+        if self.holders.get(&holder).is_some_and(|state| state.ending) {
+            return;
+        }
+        let key = Key::new(fid, holder);
+        if !self.locks.contains_key(&key) {
+            self.insert(key, fid, now);
+        }
+        self.change(key, fid, |lock| lock.held.grant(mode, bits));
+    }
+
     /// The bits that the reply to a claim grants, after the rows have been read. The caller must not wait for anything
     /// afterwards.
     pub fn stands(&mut self, claim: InodeClaim) -> Option<InodeGrant> {
@@ -475,6 +488,10 @@ impl InodeLocks {
             self.revoke_oldest(key.holder, now, above);
             return false;
         }
+        self.insert(key, fid, now);
+        true
+    }
+    fn insert(&mut self, key: Key, fid: Fid, now: Instant) {
         let first = self.next_number();
         let lock = Lock {
             held: HeldBits::default(),
@@ -494,7 +511,6 @@ impl InodeLocks {
             self.of_inode(fid).for_each(|lock| crowd.add(lock.held, lock.revoking));
             self.crowds.insert(fid, crowd);
         }
-        true
     }
     fn revoke_oldest(&mut self, holder: Generation, now: Instant, above: bool) {
         let Some(state) = self.holders.get(&holder) else { return };

@@ -127,6 +127,10 @@ impl InodeLockTable {
         self.carry_out(core);
         claim
     }
+    /// Adds bits that an earlier start has granted to a client, and that it may still use.
+    pub(crate) fn restore(&self, export: ExportId, fid: Fid, bits: InodeBits) {
+        self.locks.borrow_mut().restore(export, fid, InodeMode::Pr, bits, self.ctx.now());
+    }
 
     // ---- changes
 

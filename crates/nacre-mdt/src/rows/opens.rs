@@ -3,6 +3,9 @@
 //! A *write epoch* of a file lasts from the first open for write to the close of the last writer. If one client alone wrote
 //! and truncated the file in an epoch, that client knows the size at its end; otherwise only the OSTs do.
 //!
+//! A start does not know which clients have [`InodeBits::WRITE_BACK`]: whoever had the file open for writing may keep bytes of
+//! it (`former_writers`), until it is asked to write them, or the file is closed by all.
+//!
 //! Invariants: equal to the table after every transaction; changed only after the transaction of the change has
 //! succeeded, in the same visit. Bounded: an export may have [`OPENS_PER_EXPORT_MAX`] opens.
 
@@ -10,6 +13,8 @@ use crate::rows::row::OpenRow;
 use crate::rows::state_change::{SizeBefore, StateChange};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+#[cfg(doc)]
+use nacre_types::InodeBits;
 use nacre_types::{Fid, Generation, OpenHandle};
 use nacre_wire::mdt::open_flags;
 
@@ -38,13 +43,15 @@ enum WriteEpoch {
     Mixed,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct File {
     opens: u32,
     writers: u32,
     epoch: WriteEpoch,
     /// `None`: several clients have, or had, the file open.
     opener: Option<Generation>,
+    /// Clients that had it open for writing before the start, and have not been asked since for bytes that they may keep.
+    former_writers: Vec<Generation>,
 }
 
 /// The state that one change overwrites, for [`Opens::undo`].
@@ -93,6 +100,17 @@ impl Opens {
     /// The only client that has had the file open since it was last closed by all.
     pub(crate) fn opener(&self, fid: Fid) -> Option<Generation> {
         self.files.get(&fid)?.opener
+    }
+    /// Whether clients other than `own` may keep bytes of the file since before the start.
+    pub(crate) fn has_former_writers(&self, own: Option<Generation>, fid: Fid) -> bool {
+        self.files.get(&fid).is_some_and(|f| f.former_writers.iter().any(|writer| Some(*writer) != own))
+    }
+    /// These clients; they are asked now.
+    pub(crate) fn take_former_writers(&mut self, own: Option<Generation>, fid: Fid) -> Vec<Generation> {
+        let Some(file) = self.files.get_mut(&fid) else { return Vec::new() };
+        let (own, others) = file.former_writers.iter().partition(|writer| Some(**writer) == own);
+        file.former_writers = own;
+        others
     }
     /// Whether a truncate of this file is under way.
     pub(crate) fn is_being_truncated(&self, fid: Fid) -> bool {
@@ -144,7 +162,7 @@ impl Opens {
         };
         Undo {
             open: open.map(|(export, handle)| ((export, handle), self.get(export, handle))),
-            file: fid.map(|fid| (fid, self.files.get(&fid).copied())),
+            file: fid.map(|fid| (fid, self.files.get(&fid).cloned())),
             truncate: truncate.map(|key| (key, self.truncates.get(&key).copied())),
         }
     }
@@ -165,6 +183,14 @@ impl Opens {
         put_back(&mut self.files, undo.file);
         put_back(&mut self.truncates, undo.truncate);
     }
+    /// An open that was made before the start, from its row or from a replay, is in the table: its client may keep bytes.
+    pub(crate) fn note_former(&mut self, export: Generation, opened: OpenRow) {
+        if let Some(file) = self.files.get_mut(&opened.fid).filter(|_| opened.writes())
+            && !file.former_writers.contains(&export)
+        {
+            file.former_writers.push(export);
+        }
+    }
     pub(crate) fn insert(
         &mut self,
         export: Generation,
@@ -177,7 +203,13 @@ impl Opens {
             assert!(old == opened, "an open handle was given to another file");
             return;
         }
-        let new = File { opens: 0, writers: 0, epoch: WriteEpoch::Mixed, opener: Some(export) };
+        let new = File {
+            opens: 0,
+            writers: 0,
+            epoch: WriteEpoch::Mixed,
+            opener: Some(export),
+            former_writers: Vec::new(),
+        };
         let file = self.files.entry(opened.fid).or_insert(new);
         file.opens += 1;
         file.opener = file.opener.filter(|opener| *opener == export);

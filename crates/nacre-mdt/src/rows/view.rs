@@ -260,9 +260,8 @@ impl<'a> View<'a> {
     }
     /// Notes what the new state of an inode means for locks.
     fn note_written(&mut self, inode: &Inode) {
-        let Some(holders) = self.holders else { return };
         let fid = inode.attr.fid;
-        if holders.others(fid) {
+        if self.others_hold(fid) {
             // A row that cannot be read has an error of its own where it is read.
             let old = self.rows.get_pinned(INODE, &fid.key()).flatten();
             let old = old.and_then(|row| Inode::from_row(row).ok());
@@ -270,6 +269,10 @@ impl<'a> View<'a> {
             self.breaks(fid, bits);
         }
         self.shows_to_sender(inode);
+    }
+    /// Whether clients other than the sender may have a lock of the inode. The sender may be among the former writers.
+    fn others_hold(&self, fid: Fid) -> bool {
+        self.holders.is_some_and(|holders| holders.others(fid) || self.opens.has_former_writers(None, fid))
     }
     /// The reply shows its sender the state of an inode of which it has locks.
     pub(crate) fn shows_to_sender(&mut self, inode: &Inode) {
@@ -287,7 +290,7 @@ impl<'a> View<'a> {
     }
     /// Notes a change of parts of an inode that is not a change of its row.
     pub(crate) fn breaks(&mut self, fid: Fid, bits: InodeBits) {
-        if !bits.is_empty() && self.holders.is_some_and(|holders| holders.others(fid)) {
+        if !bits.is_empty() && self.others_hold(fid) {
             self.output.locks.add_broken(fid, bits);
         }
     }

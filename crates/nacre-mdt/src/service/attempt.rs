@@ -12,6 +12,7 @@ use crate::locks::turns::Turn;
 use crate::mdt::Mdt;
 use crate::rows::access::AccessSet;
 use crate::rows::read_set::ReadSet;
+use crate::rows::state_change::StateChange;
 use crate::rows::view::{Abort, Output, Step, View};
 use alloc::vec::Vec;
 use core::mem;
@@ -177,7 +178,9 @@ impl Mdt {
                 }
                 Err(Abort::MissingRows) => Some(RetryReason::MissingRows),
                 Err(Abort::NeedsCredits(needed)) => Some(RetryReason::NeedsCredits(*needed)),
-                Err(Abort::AfterRevoke(_)) if self.has_broken_locks(request, &output.locks) => {
+                Err(Abort::AfterRevoke(_))
+                    if self.has_broken_locks(request, &self.opens().borrow(), &output.locks) =>
+                {
                     Some(RetryReason::InodeLocks)
                 }
                 Err(Abort::AfterRevoke(errno)) => return Err((*errno).into()),
@@ -218,7 +221,7 @@ impl Mdt {
     }
     /// The reason why an attempt that has succeeded must not stand.
     fn must_retry(&self, request: Option<&Request>, output: &Output) -> Option<RetryReason> {
-        if self.has_broken_locks(request, &output.locks) {
+        if self.has_broken_locks(request, &self.opens().borrow(), &output.locks) {
             return Some(RetryReason::InodeLocks);
         }
         if self.lacks_reports(request, &output.locks) {
@@ -232,9 +235,15 @@ impl Mdt {
     }
     /// The transaction has succeeded: the memory follows it, in the same visit.
     fn applied(&self, request: Option<&Request>, transno: Transno, output: Output) {
+        let is_replay = request.is_some_and(|request| request.replayed_transno().is_some());
         for (change, undo) in output.state_changes {
             if undo.is_none() {
                 self.opens().borrow_mut().apply(&change);
+            }
+            if let StateChange::Opened { export, opened, .. } = change
+                && is_replay
+            {
+                self.opens().borrow_mut().note_former(export, opened);
             }
             self.follow_state_change(change);
         }
@@ -280,6 +289,7 @@ impl Mdt {
             RetryReason::NeedsCredits(needed) => state.credits = needed,
             RetryReason::InodeLocks => {
                 self.core().former_locks_ended().await;
+                self.restore_write_back(state.request.map(|request| request.export), output.locks.broken());
                 let waiting = match state.waiting.take() {
                     Some(waiting) => waiting,
                     None => self.inode_locks().enter(state.request.map(|request| request.export))?,

@@ -168,8 +168,8 @@ impl BatchRun<'_> {
             Err(failed) => failed,
         };
         output.placed_dirs.truncate(placed);
-        let needs_revoke =
-            matches!(failed, Abort::AfterRevoke(_)) && mdt.has_broken_locks(Some(self.request), &own.locks);
+        let needs_revoke = matches!(failed, Abort::AfterRevoke(_))
+            && mdt.has_broken_locks(Some(self.request), opens, &own.locks);
         match failed {
             TRY_LATER => progress.abort = Some(failed),
             Abort::AfterRevoke(_) if needs_revoke => {

@@ -4,11 +4,13 @@
 //! meanwhile. LOOKUP of an inode is granted with a name only if the inode's own links have that name: it may have been
 //! renamed since its entry was read. SIZE is granted only if the reply has the size, or if the sender completes it with
 //! its own writes. WRITE_BACK is granted to a client that alone has a file open and alone may open it: no other has OPEN, nor
-//! is granted it meanwhile.
+//! is granted it meanwhile. A restart forgets who has it: every client that had the file open for writing may, and the bit is
+//! restored, and revoked, as soon as another client needs the bytes.
 
 use crate::locks::inode_locks::Holders;
 use crate::mdt::Mdt;
 use crate::rows::lock_changes::LockChanges;
+use crate::rows::opens::Opens;
 use crate::rows::row::Inode;
 use alloc::vec::Vec;
 use nacre_dlm::server::InodeClaim;
@@ -85,17 +87,30 @@ impl Mdt {
     /// Whether another client may have bytes of a file that the OSTs do not have.
     pub(crate) fn may_be_buffered(&self, export: ExportId, fid: Fid) -> bool {
         let locked = self.inode_locks().conflicts(Some(export), &[(fid, InodeBits::WRITE_BACK)]);
-        locked || self.core().former_locks_deadline().is_some()
+        locked
+            || self.opens().borrow().has_former_writers(Some(export), fid)
+            || self.core().former_locks_deadline().is_some()
     }
     /// Revokes WRITE_BACK of other clients, and waits until they have written their bytes to the OSTs.
     pub(crate) async fn buffered_bytes_written(&self, export: ExportId, fid: Fid) -> Result<(), Errno> {
         self.core().former_locks_ended().await;
         let broken = [(fid, InodeBits::WRITE_BACK)];
+        self.restore_write_back(Some(export), &broken);
         if self.inode_locks().conflicts(Some(export), &broken) {
             let waiting = self.inode_locks().enter(Some(export))?;
             waiting.until_free(self.core(), &broken).await?;
         }
         Ok(())
+    }
+    /// Restores WRITE_BACK of other clients that may have had it before the start, among the bits that a change breaks. Those that
+    /// are gone have it no more.
+    pub(crate) fn restore_write_back(&self, own: Option<ExportId>, broken: &[(Fid, InodeBits)]) {
+        for (fid, _) in broken.iter().filter(|(_, bits)| bits.intersects(InodeBits::WRITE_BACK)) {
+            let writers = self.opens().borrow_mut().take_former_writers(own, *fid);
+            for writer in writers.into_iter().filter(|writer| self.core().may_have_volatile_locks(*writer)) {
+                self.inode_locks().restore(writer, *fid, InodeBits::WRITE_BACK);
+            }
+        }
     }
     /// The inode of a claim has been read, under this name if there is one.
     pub(crate) fn inode_read(
@@ -143,12 +158,22 @@ impl Mdt {
         self.inode_locks().holders(request.map(|request| request.export), tells_sender, former)
     }
     /// Whether a change has to wait for locks of other clients.
-    pub(crate) fn has_broken_locks(&self, request: Option<&Request>, changes: &LockChanges) -> bool {
+    pub(crate) fn has_broken_locks(
+        &self,
+        request: Option<&Request>,
+        opens: &Opens,
+        changes: &LockChanges,
+    ) -> bool {
         if request.is_some_and(|request| request.replayed_transno().is_some()) {
             return false; // they were returned before it was executed first
         }
-        !changes.broken().is_empty() && self.core().former_locks_deadline().is_some()
-            || self.inode_locks().conflicts(request.map(|request| request.export), changes.broken())
+        let (own, broken) = (request.map(|request| request.export), changes.broken());
+        let is_kept = |(fid, bits): &(Fid, InodeBits)| {
+            bits.intersects(InodeBits::WRITE_BACK) && opens.has_former_writers(own, *fid)
+        };
+        !broken.is_empty() && self.core().former_locks_deadline().is_some()
+            || broken.iter().any(is_kept)
+            || self.inode_locks().conflicts(own, broken)
     }
     /// Whether the sender of a change has to report opens of inodes that lose their last name.
     pub(crate) fn lacks_reports(&self, request: Option<&Request>, changes: &LockChanges) -> bool {

@@ -46,7 +46,9 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
     let before = SizeBefore::Open;
     for (key, value) in osd.pages(OPEN, SLICE).all().await? {
         let (generation, handle) = table::open_of(&key).ok_or(StartError::Key(OPEN))?;
-        opens.insert(generation, handle, row::<OpenRow>(OPEN, &value)?, before);
+        let opened = row::<OpenRow>(OPEN, &value)?;
+        opens.insert(generation, handle, opened, before);
+        opens.note_former(generation, opened);
     }
     let mut unsettled = Vec::new();
     for (key, value) in osd.pages(UNSETTLED, SLICE).all().await? {

@@ -202,16 +202,25 @@ fn overlapping_writes_of_one_mount_are_not_in_flight_together() {
     assert_eq!(content, b"aabbbb\0\0\0\0cc");
 }
 
+const CUT: SetAttr = SetAttr {
+    size: Some(5),
+    mode: None,
+    uid: None,
+    gid: None,
+    atime: None,
+    mtime: None,
+    ctime: None,
+    kill_suidgid: false,
+};
+
 #[test]
 fn a_truncate_reports_its_size_before_it_gives_the_locks_back() {
     let mut bed = Bed::new(2);
     let (fid, handle) = bed.create("f");
     bed.call(move |c| async move { c.write(write_args(handle, 0, b"0123456789")).await }).unwrap();
+    bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
     bed.log();
-    let entry = bed.call(move |c| async move {
-        let set = SetAttr { size: Some(5), ..SetAttr::default() };
-        c.setattr(fid, set, Caller::root()).await.unwrap()
-    });
+    let entry = bed.call(move |c| async move { c.setattr(fid, CUT, Caller::root()).await.unwrap() });
     assert_eq!(entry.attr.size, 5);
     assert_eq!(
         bed.log(),
@@ -227,8 +236,58 @@ fn a_truncate_reports_its_size_before_it_gives_the_locks_back() {
         ]
     );
     assert!(bed.shared.borrow().reports[0].truncate);
+}
+
+/// By name as well: so it is after an open with O_TRUNC. The MDT of this bed grants no locks.
+#[test]
+fn a_truncate_of_a_file_that_is_open_for_writing_is_reported_by_the_close() {
+    for (osts, by_name, expected) in [
+        (1, false, &["MDT0000 Getattr", "OST0000 Truncate 0 5"][..]),
+        (1, true, &["MDT0000 Getattr", "OST0000 Truncate 0 5"]),
+        (
+            2,
+            false,
+            &[
+                "MDT0000 Getattr",
+                "OST0000 Enqueue Pw 0 [4, inf)",
+                "OST0001 Enqueue Pw 1 [1, inf)",
+                "OST0000 Truncate 0 4",
+                "OST0001 Truncate 1 1",
+                "OST0000 Cancel 0",
+                "OST0001 Cancel 1",
+            ],
+        ),
+    ] {
+        let mut bed = Bed::new(osts);
+        let (fid, handle) = bed.create("f");
+        bed.call(move |c| async move { c.write(write_args(handle, 0, b"0123456789")).await }).unwrap();
+        bed.log();
+        let entry = bed.call(move |c| async move {
+            match by_name {
+                true => c.setattr(fid, CUT, Caller::root()).await,
+                false => c.setattr_through(handle, fid, CUT, Caller::root()).await,
+            }
+            .unwrap()
+        });
+        assert_eq!(entry.attr.size, 5);
+        assert_eq!(bed.log(), expected);
+        bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
+        assert_eq!(bed.shared.borrow().closed[0].written.unwrap().size, 5);
+    }
+}
+
+#[test]
+fn a_failed_truncate_is_looked_after_at_the_close() {
+    let mut bed = Bed::new(1);
+    let (fid, handle) = bed.create("f");
+    bed.call(move |c| async move { c.write(write_args(handle, 0, b"abc")).await }).unwrap();
+    bed.shared.borrow_mut().refuse.push((Opcode::Truncate, Failure::EIO));
+    let failed =
+        bed.call(move |c| async move { c.setattr_through(handle, fid, CUT, Caller::root()).await.map(drop) });
+    assert_eq!(failed, Err(Failure::EIO));
+    bed.log();
     bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
-    assert_eq!(bed.shared.borrow().closed[0].written.unwrap().size, 5);
+    assert_eq!(bed.log(), ["OST0000 Glimpse 0", "MDT0000 Close"]);
 }
 
 #[test]
@@ -254,6 +313,21 @@ fn a_failed_write_is_looked_after_at_the_close() {
     bed.log();
     bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
     assert_eq!(bed.log(), ["OST0000 Glimpse 0", "MDT0000 Close"]);
+}
+
+#[test]
+fn set_id_bits_go_before_a_truncate_of_an_ordinary_user() {
+    let mut bed = Bed::new(1);
+    let (fid, handle) = bed.create("f");
+    bed.shared.borrow_mut().inodes.get_mut(&fid).unwrap().kill_priv = true;
+    bed.log();
+    bed.call(move |c| async move {
+        let ordinary = Caller { uid: 9, gid: 9, ..Caller::root() };
+        c.setattr_through(handle, fid, SetAttr { kill_suidgid: true, ..CUT }, ordinary).await
+    })
+    .unwrap();
+    // The bit was set after the open: the attributes tell.
+    assert_eq!(bed.log(), ["MDT0000 Getattr", "MDT0000 Setattr", "OST0000 Truncate 0 5"]);
 }
 
 #[test]

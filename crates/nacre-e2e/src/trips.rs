@@ -229,10 +229,9 @@ fn new_files(system: &System, table: &mut Table, dir: &Path) -> Result<()> {
 /// Calls that a program repeats on a file that it has open.
 fn on_one_file(system: &System, table: &mut Table, dir: &Path) -> Result<()> {
     type Call = fn(&File, u32) -> std::io::Result<()>;
-    // Setattr, a lock of the object, Truncate, ReportSize, the end of the lock. The kernel asks for `security.capability`
-    // before each truncate (`dentry_needs_remove_privs`): the reply to the one before has brought attributes, so that it no
-    // longer knows that there is none. The mount replies from its cache.
-    const FTRUNCATE: Bound = at_most(5.0, 2.0);
+    // Truncate. The kernel asks for `security.capability` before each truncate (`dentry_needs_remove_privs`): the reply to
+    // the one before has brought attributes, so that it no longer knows that there is none. The mount replies from its cache.
+    const FTRUNCATE: Bound = at_most(1.0, 2.0);
     let calls: [(&str, Call, Bound); 2] = [
         ("ftruncate", |file, item| file.set_len(u64::from(item % 100)), FTRUNCATE),
         (

@@ -133,7 +133,7 @@ impl Op {
                 write_file(client, path, None, pattern(*byte, *len), false).await
             }
             Op::Read { path, offset, len } => read_file(client, path, *offset, *len).await,
-            Op::Truncate(p, size) => truncate(client, p, *size).await,
+            Op::Truncate(p, size) => truncate(client, (None, file(client, p).await?), *size).await,
             Op::Allocate { path, offset, len, mode } => allocate(client, path, *offset, *len, *mode).await,
             Op::Stat(p) => Ok(Value::Stat(stat_of(&resolve(client, p).await?))),
             Op::Readdir { path, page, with_attrs } => {
@@ -162,9 +162,12 @@ impl Op {
             Op::Listxattr(p) => listxattr(client, p).await,
             Op::Fsync(p) => fsync(client, p).await,
             Op::SyncAll => client.sync_all().await.map(|()| Value::Unit),
-            Op::Open(..) | Op::WriteSlot { .. } | Op::ReadSlot { .. } | Op::StatSlot(_) | Op::Close(_) => {
-                self.execute_on_slot(client, &session).await
-            }
+            Op::Open(..)
+            | Op::WriteSlot { .. }
+            | Op::ReadSlot { .. }
+            | Op::TruncateSlot { .. }
+            | Op::StatSlot(_)
+            | Op::Close(_) => self.execute_on_slot(client, &session).await,
         }
     }
 
@@ -187,6 +190,10 @@ impl Op {
             Op::ReadSlot { slot, offset, len } => {
                 let (handle, _) = session.slot(*slot)?;
                 read_all(client, handle, *offset, *len).await.map(Value::Bytes)
+            }
+            Op::TruncateSlot { slot, size } => {
+                let (handle, fid) = session.slot(*slot)?;
+                truncate(client, (Some(handle), fid), *size).await
             }
             Op::StatSlot(slot) => {
                 let (_, fid) = session.slot(*slot)?;
@@ -245,10 +252,12 @@ async fn read_file(client: &Rc<Client>, path: &str, offset: u64, len: usize) -> 
     let fid = file(client, path).await?;
     Kernel::of(client).read_file(client, fid, offset, len).await.map(Value::Bytes)
 }
-async fn truncate(client: &Client, path: &str, size: u64) -> Outcome {
-    let fid = file(client, path).await?;
+async fn truncate(client: &Client, (handle, fid): (Option<OpenHandle>, Fid), size: u64) -> Outcome {
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
-    let entry = client.setattr(fid, set, root()).await?;
+    let entry = match handle {
+        Some(handle) => client.setattr_through(handle, fid, set, root()).await?,
+        None => client.setattr(fid, set, root()).await?,
+    };
     Kernel::of(client).wrote(fid);
     if entry.attr.size == size { Ok(Value::Unit) } else { Ok(Value::Stat(stat_of(&entry))) }
 }

@@ -172,7 +172,12 @@ fn is_of_names(op: &Op) -> bool {
 fn is_of_bytes(op: &Op) -> bool {
     matches!(
         op,
-        Op::Write { .. } | Op::Append { .. } | Op::Truncate(..) | Op::Allocate { .. } | Op::WriteSlot { .. }
+        Op::Write { .. }
+            | Op::Append { .. }
+            | Op::Truncate(..)
+            | Op::Allocate { .. }
+            | Op::WriteSlot { .. }
+            | Op::TruncateSlot { .. }
     )
 }
 /// The file whose bytes it changes or makes durable.
@@ -180,7 +185,7 @@ fn file_of(op: &Op, model: &Model) -> Option<usize> {
     match op {
         Op::Write { path, .. } | Op::Append { path, .. } | Op::Allocate { path, .. } => model.file(path).ok(),
         Op::Truncate(path, _) | Op::Fsync(path) => model.file(path).ok(),
-        Op::WriteSlot { slot, .. } => model.open.get(slot).copied(),
+        Op::WriteSlot { slot, .. } | Op::TruncateSlot { slot, .. } => model.open.get(slot).copied(),
         _ => None,
     }
 }
@@ -223,7 +228,7 @@ impl End {
                 let start = *offset as usize;
                 (if theirs { start.min(old) } else { start }, start + len)
             }
-            Op::Truncate(_, size) => (*size as usize, old.max(new).max(most)),
+            Op::Truncate(_, size) | Op::TruncateSlot { size, .. } => (*size as usize, old.max(new).max(most)),
             // It may say a size, and writes nothing over what a lost truncate would have cut.
             Op::Allocate { mode: AllocateMode::Space { keep_size: true }, .. } if !theirs => (0, 0),
             Op::Allocate { offset, len, mode: AllocateMode::Space { .. }, .. } if !theirs => {
@@ -243,7 +248,7 @@ impl End {
         doubt.sizes = match op {
             _ if !doubt.theirs => (new, new),
             _ if theirs => (least.min(new), most.max(new)),
-            Op::Truncate(..) => (new, new),
+            Op::Truncate(..) | Op::TruncateSlot { .. } => (new, new),
             // Zeros say nothing of the size.
             Op::Allocate { mode: AllocateMode::Hole | AllocateMode::Zeros { keep_size: true }, .. } => {
                 (least, most.max(new))

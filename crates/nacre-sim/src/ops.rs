@@ -86,6 +86,10 @@ pub enum Op {
         offset: u64,
         len: usize,
     },
+    TruncateSlot {
+        slot: u32,
+        size: u64,
+    },
     StatSlot(u32),
     Close(u32),
 }
@@ -168,7 +172,8 @@ impl Op {
             54 => Op::Fsync(p),
             55 | 56 => Op::Open(slot, p),
             57 | 58 => Op::WriteSlot { slot, offset: (rng.below(3) > 0).then_some(offset), len, byte },
-            59 | 60 => Op::ReadSlot { slot, offset: offset / 2, len: len * 2 },
+            59 => Op::ReadSlot { slot, offset: offset / 2, len: len * 2 },
+            60 => Op::TruncateSlot { slot, size: if byte.is_multiple_of(3) { 0 } else { offset } },
             61 => Op::StatSlot(slot),
             _ => Op::Close(slot),
         }
@@ -194,9 +199,8 @@ impl Op {
             Op::Stat(_) | Op::Readdir { .. } | Op::Readlink(_) | Op::Getxattr(..) | Op::Listxattr(_) => true,
             Op::Read { .. } | Op::Fsync(_) | Op::SyncAll => true,
             Op::Write { .. } | Op::Append { .. } | Op::Truncate(..) | Op::Allocate { .. } => false,
-            Op::Open(..) | Op::WriteSlot { .. } | Op::ReadSlot { .. } | Op::StatSlot(_) | Op::Close(_) => {
-                false
-            }
+            Op::Open(..) | Op::WriteSlot { .. } | Op::ReadSlot { .. } => false,
+            Op::TruncateSlot { .. } | Op::StatSlot(_) | Op::Close(_) => false,
         }
     }
 
@@ -220,6 +224,7 @@ impl Op {
         match self {
             Op::Open(slot, _) | Op::StatSlot(slot) | Op::Close(slot) => Some(*slot),
             Op::WriteSlot { slot, .. } | Op::ReadSlot { slot, .. } => Some(*slot),
+            Op::TruncateSlot { slot, .. } => Some(*slot),
             _ => None,
         }
     }
@@ -283,6 +288,7 @@ impl Op {
                 m.write(opened(m, *slot)?, *offset, &pattern(*byte, *len))
             }
             Op::ReadSlot { slot, offset, len } => m.read(opened(m, *slot)?, *offset, *len),
+            Op::TruncateSlot { slot, size } => m.truncate(opened(m, *slot)?, *size),
             Op::StatSlot(slot) => Ok(Value::Stat(m.stat_of(opened(m, *slot)?))),
             Op::Close(slot) => m.open.remove(slot).map(|_| Value::Unit).ok_or(Errno::EBADF),
         }

@@ -376,6 +376,15 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "write_back", "a_mount_that_opens_a_file_again_keeps_nothing_while_another_one_has_it_open"),
     planted(
+        "write back: a truncate through a handle leaves kept bytes to be sent after it",
+        "crates/nacre-client/src/metadata/truncate.rs",
+        &[(
+                "self.exclusive(file, Extent::ALL).await;",
+                "file.ranges.acquire(&self.ctx, Extent::ALL, crate::files::ranges::Share::Exclusive).await;",
+            )],
+    )
+    .found_by("nacre-sim", "truncates", "kept_bytes_are_not_sent_after_a_truncate"),
+    planted(
         "write back: pieces of a few bytes take no room",
         "crates/nacre-client/src/files/dirty_files.rs",
         &[(

@@ -44,13 +44,14 @@ impl Client {
         let request = self.create_request(&mdt, args.clone(), name, Some(asked)).await?;
         let touches = Touches::names(&[(args.parent, args.name)]).and_opens_for_write();
         let reply = mdt.change(touches, &request, created).await?;
-        if self.opened(&reply.entry, how, flags, reply.created).is_writer() && !reply.created {
+        let open = self.opened(&reply.entry, how, flags, reply.created);
+        if open.is_writer() && !reply.created {
             mdt.no_close_is_kept(reply.entry.attr.fid).await;
         }
         if !reply.created && flags & open_flags::TRUNC != 0 {
             // The kernel assumes that it has created the file, and does not truncate it.
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            return match self.truncate(reply.entry.attr.fid, 0, set, args.caller, None).await {
+            return match self.truncate(reply.entry.attr.fid, 0, set, args.caller, Some(&open)).await {
                 Ok(entry) => Ok((entry, how.handle)),
                 Err(e) => {
                     self.release_now(how.handle).await;

@@ -154,7 +154,7 @@ impl Client {
         let later = if reply == asked { None } else { self.resolved(&reply) };
         Ok(later.unwrap_or_else(|| self.with_objects(&asked, &component, &states)))
     }
-    fn with_objects(
+    pub(crate) fn with_objects(
         &self,
         reply: &EntryReply,
         component: &Component,

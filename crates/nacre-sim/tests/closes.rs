@@ -8,7 +8,7 @@ use nacre_node::join_all;
 use nacre_sim::cluster::Cluster;
 use nacre_sim::{JobId, NodeId};
 use nacre_target::Fault;
-use nacre_types::{Failure, Fid, OpenHandle};
+use nacre_types::{Failure, Fid, OpenHandle, SetAttr};
 use std::rc::Rc;
 use support::{MDT, SEC, caller, cluster, create, run, write};
 
@@ -234,5 +234,32 @@ fn an_unmount_waits_for_the_closes_that_collect() {
         run(&mut c, first, async |client| client.unmount().await);
         let closed = wait(&mut c, job, &format!("seed {seed}"));
         assert_eq!(closed, vec![Ok(()); FILES], "seed {seed}\n{}", c.world.trace(80));
+    }
+}
+
+/// The epoch of the writer has ended: the MDT grants the size to others, although one of them has the file open.
+#[test]
+fn another_mount_caches_the_size_of_a_file_that_it_has_open_once_the_writer_has_closed_it() {
+    for seed in 1..=8 {
+        let (mut c, [first, second], opened) = scene(seed);
+        let (fid, handle) = opened[0];
+        let read = run(&mut c, second, async move |client| client.open(fid, 0, caller()).await.map(|o| o.1));
+        assert_eq!(read.map(drop), Ok(()), "seed {seed}");
+        let closed = run(&mut c, first, async move |client| client.release(handle, None).await);
+        assert_eq!(closed, Ok(()), "seed {seed}");
+        c.world.run_for(SEC);
+        let mut asked = Vec::new();
+        for _ in 0..4 {
+            let seen =
+                run(&mut c, second, async move |client| client.getattr(fid).await.map(|e| e.attr.size));
+            assert_eq!(seen, Ok(size(0)), "seed {seed}");
+            asked.push(sent(&mut c, second, "mds_getattr"));
+        }
+        assert_eq!(asked[0], asked[3], "seed {seed}: {asked:?}");
+        let set = SetAttr { size: Some(3), ..SetAttr::default() };
+        let cut = run(&mut c, first, async move |client| client.setattr(fid, set, caller()).await.map(drop));
+        assert_eq!(cut, Ok(()), "seed {seed}");
+        let seen = run(&mut c, second, async move |client| client.getattr(fid).await.map(|e| e.attr.size));
+        assert_eq!(seen, Ok(3), "seed {seed}");
     }
 }

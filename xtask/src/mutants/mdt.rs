@@ -242,4 +242,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             )],
     )
     .found_by("nacre-sim", "write_back", "a_restarted_mdt_waits_for_the_kept_bytes_of_each_file_that_another_mount_changes"),
+    planted(
+        "the size of an open file is granted to nobody else after its writer has closed it",
+        "crates/nacre-mdt/src/rows/opens.rs",
+        &[("            if file.writers == 0 {\n", "            if file.writers == 0 && file.opens == 0 {\n")],
+    )
+    .found_by(
+        "nacre-sim",
+        "closes",
+        "another_mount_caches_the_size_of_a_file_that_it_has_open_once_the_writer_has_closed_it",
+    ),
 ];

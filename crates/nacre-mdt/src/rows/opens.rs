@@ -39,7 +39,7 @@ enum WriteEpoch {
     /// Only this client has opened for write or truncated since the size was exact: it knows the size. `objects`: the
     /// file might have had objects when the epoch began.
     Sole { export: Generation, objects: bool },
-    /// Only the OSTs know the size.
+    /// Only the OSTs know the size; or there is no writer.
     Mixed,
 }
 
@@ -232,6 +232,10 @@ impl Opens {
         file.opens -= 1;
         if opened.writes() {
             file.writers -= 1;
+            if file.writers == 0 {
+                // The epoch has ended: other clients may be granted SIZE and OPEN although the file is open.
+                file.epoch = WriteEpoch::Mixed;
+            }
         }
         if file.opens == 0 {
             self.files.remove(&opened.fid);
@@ -317,6 +321,26 @@ mod tests {
         opens.remove(a, OpenHandle(1));
         assert!(opens.len() == 0 && !opens.is_being_truncated(fid));
         assert_eq!(opens.count(fid), 0);
+    }
+
+    #[test]
+    fn an_epoch_ends_with_its_last_writer_although_the_file_is_open() {
+        let fid = Fid::new(Seq(0x100), Oid(1));
+        let (a, b) = (Generation(1), Generation(2));
+        let row = |flags| OpenRow { fid, flags };
+        let sole = |opens: &Opens| opens.sole_writer(fid).map(|(export, _)| export);
+        let mut opens = Opens::default();
+        opens.insert(a, OpenHandle(1), row(2), EXACT);
+        opens.insert(a, OpenHandle(2), row(2), OPEN);
+        opens.insert(b, OpenHandle(1), row(0), OPEN);
+        opens.remove(a, OpenHandle(1));
+        assert_eq!(sole(&opens), Some(a));
+        let closed = StateChange::Closed { export: a, handle: OpenHandle(2) };
+        let undo = opens.undo_of(&closed);
+        opens.apply(&closed);
+        assert_eq!((opens.count(fid), sole(&opens)), (1, None));
+        opens.undo(undo);
+        assert_eq!(sole(&opens), Some(a));
     }
 
     #[test]

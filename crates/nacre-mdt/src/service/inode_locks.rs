@@ -17,7 +17,7 @@ use nacre_dlm::server::InodeClaim;
 use nacre_target::{ExportId, Reply, ReplyTail, Request};
 use nacre_types::{Codec, Errno, Fid, InodeBits, SizeState, Transno};
 use nacre_wire::mdt::{
-    AwaitInodeLocks, CancelInodeLocks, EntryReply, FormerLocksEnded, INODE_LOCKS_MAX, InodeGrant, LockTail,
+    AwaitInodeLocks, CancelInodeLocks, FormerLocksEnded, INODE_LOCKS_MAX, InodeGrant, LockTail,
 };
 use nacre_wire::target::{Empty, features};
 use nacre_wire::{Class, Opcode, flags};
@@ -112,16 +112,16 @@ impl Mdt {
             }
         }
     }
-    /// The inode of a claim has been read, under this name if there is one.
+    /// The inode of a claim has been read, under this name if there is one. `yours`: as in the reply (`EntryReply::yours`).
     pub(crate) fn inode_read(
         &self,
         claims: &mut Claims,
         inode: &Inode,
-        reply: &EntryReply,
+        yours: bool,
         name: Option<(Fid, &[u8])>,
     ) {
         let mut unfit = InodeBits::NONE;
-        if inode.is_regular() && inode.attr.size_state != SizeState::Exact && !reply.yours {
+        if inode.is_regular() && inode.attr.size_state != SizeState::Exact && !yours {
             unfit |= InodeBits::SIZE | InodeBits::WRITE_BACK;
         }
         let has =

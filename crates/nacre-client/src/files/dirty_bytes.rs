@@ -180,11 +180,11 @@ impl DirtyBytes {
     pub(crate) fn take(&mut self, extent: Extent) -> Vec<Run> {
         self.split_at(extent.start);
         self.split_at(extent.end);
-        let mut rest = self.pieces.split_off(&extent.start);
-        let mut later = rest.split_off(&extent.end);
-        self.pieces.append(&mut later);
+        let taken: Vec<u64> =
+            self.pieces.range(extent.start..extent.end).map(|(&offset, _)| offset).collect();
         let mut runs: Vec<Run> = Vec::new();
-        for (offset, piece) in rest {
+        for offset in taken {
+            let Some(piece) = self.pieces.remove(&offset) else { continue };
             self.bytes -= piece.len;
             let len = piece.len;
             match runs.last_mut() {

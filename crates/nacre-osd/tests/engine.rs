@@ -58,6 +58,36 @@ fn rows_survive_a_kill_without_any_sync() {
     assert_eq!((d.osd().was_clean(), d.osd().instance()), (true, 3));
 }
 
+/// Rows that come into a range after it was fetched: by another transaction, by this one, and back by a rollback.
+#[test]
+fn a_range_that_was_empty_when_it_was_fetched_shows_rows_that_have_come_since() {
+    let (_store, mut d) = fresh();
+    put(&mut d, b"other", b"x");
+    d.run(move |osd| async move {
+        let mut pins = osd.fetch(&[]).await.unwrap();
+        osd.fetch_range(T, b"r", b"s", 100, &mut pins).await.unwrap();
+        let room = osd.reserve(credits()).await.unwrap();
+        let done = osd.transact(&pins, room, |tx| {
+            let count = |tx: &nacre_osd::Tx<'_>| tx.range(T, b"r", b"s").count();
+            assert_eq!(count(tx), 0);
+            tx.put(T, b"r1", b"1".to_vec());
+            assert_eq!(count(tx), 1);
+            let save = tx.save();
+            tx.delete_range(T, b"r", b"s");
+            assert_eq!(count(tx), 0);
+            tx.roll_back(save);
+            assert_eq!(count(tx), 1);
+            Ok::<_, ()>(())
+        });
+        done.unwrap();
+        // The same pins, later.
+        let room = osd.reserve(credits()).await.unwrap();
+        let seen = osd.transact(&pins, room, |tx| Ok::<_, ()>(tx.range(T, b"r", b"s").count()));
+        assert_eq!(seen.unwrap().1, 1);
+    })
+    .unwrap();
+}
+
 #[test]
 fn a_failed_change_leaves_nothing_and_a_failed_part_only_its_own() {
     let (store, mut d) = fresh();

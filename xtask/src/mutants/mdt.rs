@@ -12,7 +12,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a new file with a fixed OST does not have space freed",
         "crates/nacre-mdt/src/service/operations.rs",
-        &[("Err(Failure::ENOSPC) if self.free_full_osts().await =>", "Err(Failure::ENOSPC) if !op.needs_ost() =>")],
+        &[("Err(Failure::ENOSPC) if Box::pin(self.free_full_osts()).await => {", "Err(Failure::ENOSPC) if !op.needs_ost() => {")],
     )
     .found_by("nacre-sim", "placement", "a_new_file_with_a_fixed_ost_finds_the_space_of_a_file_that_was_removed_just_before"),
     planted(

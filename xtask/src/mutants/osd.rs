@@ -276,4 +276,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("part.keep_head = if follows { Keep::Bytes } else { head };", "part.keep_head = head;")],
     )
     .found_by("nacre-osd", "objects", "many::one_transaction_has_all_writes"),
+    planted(
+        "a range that was empty when it was fetched stays empty",
+        "crates/nacre-osd/src/table/pins.rs",
+        &[("self.empty_at == Some(changes)", "self.empty_at.is_some_and(|at| at <= changes)")],
+    )
+    .found_by(
+        "nacre-osd",
+        "engine",
+        "a_range_that_was_empty_when_it_was_fetched_shows_rows_that_have_come_since",
+    ),
 ];

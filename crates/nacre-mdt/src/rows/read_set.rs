@@ -19,7 +19,8 @@ pub(crate) struct ReadSet {
 impl ReadSet {
     /// The row of one inode.
     pub(crate) fn of_inode(fid: Fid) -> Self {
-        let mut read_set = Self::default();
+        // Most operations need two or three more.
+        let mut read_set = Self { keys: Vec::with_capacity(4), ..Self::default() };
         read_set.inode(fid);
         read_set
     }

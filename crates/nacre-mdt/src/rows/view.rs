@@ -14,6 +14,7 @@ use crate::rows::read_set::ReadSet;
 use crate::rows::row::{EntryRow, Inode, Row, RowError};
 use crate::rows::state_change::StateChange;
 use crate::rows::table::{self, ENTRY, INODE};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use nacre_osd::{Credits, Table, Tx};
 use nacre_rpc::PreVersions;
@@ -65,11 +66,8 @@ impl Rows for Tx<'_> {
         Tx::get_pinned(self, table, key)
     }
     fn each(&self, table: Table, from: &[u8], to: &[u8], row: &mut dyn FnMut(&[u8], &[u8])) -> bool {
-        let pinned = self.is_range_pinned(table, from, to);
-        if pinned {
-            self.range(table, from, to).for_each(|(key, value)| row(key, value));
-        }
-        pinned
+        let rows = self.pinned_range(table, from, to);
+        rows.map(|rows| rows.for_each(|(key, value)| row(key, value))).is_some()
     }
     fn put(&mut self, table: Table, key: &[u8], encode: &dyn Fn(&mut Writer)) {
         Tx::put_encoded(self, table, key, encode);
@@ -118,7 +116,7 @@ pub(crate) struct Output {
     pub(crate) accesses: Option<AccessSet>,
     /// Changes of the memory, in order. A batch has changed the opens already, because its later operations see those of
     /// earlier ones; with how to undo it.
-    pub(crate) state_changes: Vec<(StateChange, Option<Undo>)>,
+    pub(crate) state_changes: Vec<(StateChange, Option<Box<Undo>>)>,
     /// The changes of inodes of which clients have locks.
     pub(crate) locks: LockChanges,
     /// The versions that the operation depends on.
@@ -135,7 +133,7 @@ pub(crate) struct View<'a> {
     opens: &'a Opens,
     holders: Option<&'a dyn LockHolders>,
     expected: Option<PreVersions>,
-    output: Output,
+    output: &'a mut Output,
 }
 
 /// A damaged row, which is named in the log.
@@ -151,7 +149,7 @@ impl<'a> View<'a> {
         read_set: &'a mut ReadSet,
         hash: HashKey,
         opens: &'a Opens,
-        output: Output,
+        output: &'a mut Output,
     ) -> Self {
         Self { rows, read_set, hash, opens, holders: None, expected: None, output }
     }
@@ -164,9 +162,6 @@ impl<'a> View<'a> {
     pub(crate) fn expecting(mut self, versions: Option<PreVersions>) -> Self {
         self.expected = versions;
         self
-    }
-    pub(crate) fn into_output(self) -> Output {
-        self.output
     }
     pub(crate) fn transno(&self) -> Transno {
         self.rows.transno()

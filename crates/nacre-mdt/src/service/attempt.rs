@@ -93,11 +93,8 @@ impl Mdt {
         move |tx, read_set, hash, output| {
             let opens = self.opens().borrow();
             let holders = self.lock_holders(request);
-            let view = View::new(tx, read_set, hash, &opens, mem::take(output)).expecting(expected);
-            let mut view = view.noting_locks(&holders);
-            let result = op(&mut view);
-            *output = view.into_output();
-            result
+            let view = View::new(tx, read_set, hash, &opens, output).expecting(expected);
+            op(&mut view.noting_locks(&holders))
         }
     }
 
@@ -211,7 +208,7 @@ impl Mdt {
         };
         let mut opens = self.opens().borrow_mut();
         let done_already = output.state_changes.drain(..).rev().filter_map(|(_, undo)| undo);
-        done_already.for_each(|undo| opens.undo(undo));
+        done_already.for_each(|undo| opens.undo(*undo));
         Err(unchanged)
     }
     /// Whether a change may have to wait for changes of other clients. The changes of others wait for a report of opens: it must

@@ -13,6 +13,7 @@ use crate::rows::read_set::ReadSet;
 use crate::rows::versions::Digest;
 use crate::rows::view::{Abort, Output, Step, View};
 use crate::service::bounds::{credits_in_batch, credits_of_record};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::Cell;
@@ -142,18 +143,17 @@ impl BatchRun<'_> {
         let mdt = self.mdt;
         let (save, taken) = (tx.save(), self.choice.count());
         let placed = output.placed_dirs.len();
-        let own = Output {
+        let mut own = Output {
             accesses: output.accesses.take(),
             placed_dirs: core::mem::take(&mut output.placed_dirs),
             ..Output::default()
         };
         let holders = mdt.lock_holders(Some(self.request));
-        let mut view = View::new(&mut *tx, read_set, hash, opens, own).noting_locks(&holders);
+        let mut view = View::new(&mut *tx, read_set, hash, opens, &mut own).noting_locks(&holders);
         let result = match &self.operations[number] {
             Some(op) => op.get().apply(&mut view, context),
             None => Err(Errno::EOPNOTSUPP.into()),
         };
-        let own = view.into_output();
         (output.accesses, output.placed_dirs) = (own.accesses, own.placed_dirs);
         let failed = match result {
             Ok(applied) => {
@@ -161,7 +161,7 @@ impl BatchRun<'_> {
                 for (change, _) in own.state_changes {
                     let undo = opens.undo_of(&change);
                     opens.apply(&change);
-                    output.state_changes.push((change, Some(undo)));
+                    output.state_changes.push((change, Some(Box::new(undo))));
                 }
                 return progress.succeeded(applied, &own.versions);
             }

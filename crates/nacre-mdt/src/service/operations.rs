@@ -4,6 +4,7 @@ use crate::mdt::Mdt;
 use crate::ops::{Applied, Context, Operation, Recorded};
 use crate::osts::layout_choice::LayoutChoice;
 use crate::service::bounds::credits_of;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use nacre_target::{Reply, Request};
 use nacre_types::{Errno, Failure, Fid, LayoutTemplate};
@@ -16,7 +17,10 @@ impl Mdt {
         }
         self.wait_for_room().await;
         match self.execute_operation(request, op).await {
-            Err(Failure::ENOSPC) if self.free_full_osts().await => self.execute_operation(request, op).await,
+            // In boxes, because this is rare: the task of every change has room for it otherwise.
+            Err(Failure::ENOSPC) if Box::pin(self.free_full_osts()).await => {
+                Box::pin(self.execute_operation(request, op)).await
+            }
             done => done,
         }
     }

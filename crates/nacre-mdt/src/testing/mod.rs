@@ -178,9 +178,9 @@ impl Fs {
             let fetched = read_set.clone();
             let (base, changes) = (&self.rows, BTreeMap::new());
             let mut tx = MapTx { base, fetched, changes, objects: 0, transno: self.transno + 1 };
-            let mut view = View::new(&mut tx, &mut read_set, HASH, &self.opens, Output::default());
-            let done = op(&mut view);
-            let listed = view.into_output().state_changes.into_iter();
+            let mut output = Output::default();
+            let done = op(&mut View::new(&mut tx, &mut read_set, HASH, &self.opens, &mut output));
+            let listed = output.state_changes.into_iter();
             let state_changes: Vec<_> = listed.map(|(change, _)| change).collect();
             match done {
                 Err(Abort::MissingRows | Abort::MustWait | Abort::NeedsCredits(_)) => {

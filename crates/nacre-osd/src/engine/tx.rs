@@ -65,20 +65,30 @@ impl<'a> Tx<'a> {
         from: &[u8],
         to: &[u8],
     ) -> impl Iterator<Item = (&'t [u8], &'t [u8])> + use<'t, 'a> {
-        let (from, to) = (Key::new(table, from), Key::upper(table, to));
+        let rows = self.pinned_range(table, from, to);
         assert!(
-            self.pins.covers_range(&from, &to) || from >= to,
-            "{from:?} .. {to:?} was read in a transaction without a pin"
+            rows.is_some() || Key::new(table, from) >= Key::upper(table, to),
+            "table {table:?}, {from:?} .. {to:?} was read in a transaction without a pin"
         );
-        self.state.mem.range(&from, &to).filter_map(|(key, slot)| {
-            let value = self.state.mem.row(slot).value()?;
-            Some((key.raw().get(1..)?, value))
-        })
+        rows.into_iter().flatten()
     }
-    /// Whether `fetch_range` has pinned the whole range.
-    pub fn is_range_pinned(&self, table: Table, from: &[u8], to: &[u8]) -> bool {
+    /// The same; `None`: the range is not within one that `fetch_range` has pinned as a whole, and the handler has to go back
+    /// to `fetch`.
+    pub fn pinned_range<'t>(
+        &'t self,
+        table: Table,
+        from: &[u8],
+        to: &[u8],
+    ) -> Option<impl Iterator<Item = (&'t [u8], &'t [u8])> + use<'t, 'a>> {
         let (from, to) = (Key::new(table, from), Key::upper(table, to));
-        self.pins.covers_range(&from, &to)
+        let mem = &self.state.mem;
+        let pinned = self.pins.range(&from, &to)?;
+        let rows = (!pinned.is_empty_after(mem.changes())).then(|| mem.range(&from, &to));
+        Some(
+            rows.into_iter()
+                .flatten()
+                .filter_map(|(key, slot)| Some((key.raw().get(1..)?, mem.row(slot).value()?))),
+        )
     }
     fn write(&mut self, table: Table, key: &[u8], value: Option<Bytes>) {
         assert!(

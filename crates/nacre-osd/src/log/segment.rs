@@ -28,6 +28,8 @@ pub(crate) const ALIGN: usize = 8;
 const PAGE_BYTES: u64 = 4096;
 /// The second copy is written when so much of it is due, at the latest.
 const COPY_BYTES_MAX: usize = 64 << 10;
+/// Capacity at most that a visit has from the start: a batch of changes fits.
+const VISIT_BYTES_MAX: usize = 16 << 10;
 
 /// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -341,7 +343,7 @@ impl LogWriter {
         }
         // Capacity for a visit like the latest ones: allocators serve small pieces faster.
         self.visit_bytes = self.buffer.len().max(self.visit_bytes - self.visit_bytes / 16);
-        let capacity = self.visit_bytes.next_multiple_of(256).min(4096);
+        let capacity = self.visit_bytes.next_multiple_of(256).min(VISIT_BYTES_MAX);
         let data = core::mem::replace(&mut self.buffer, Vec::with_capacity(capacity));
         self.copy.extend_from_slice(&data);
         let end = self.buffer_at + data.len() as u64;
@@ -356,8 +358,8 @@ impl LogWriter {
     pub(crate) fn flush_copy(&mut self) {
         self.flush_buffer();
         if !self.copy.is_empty() {
-            // The next one will be about as large.
-            let next = Vec::with_capacity(self.copy.len());
+            // The next one will be about as large, and is not to be copied when it is a little larger.
+            let next = Vec::with_capacity(self.copy.len() + self.copy.len() / 4);
             let data = core::mem::replace(&mut self.copy, next);
             self.write(1, self.buffer_at - data.len() as u64, data);
         }

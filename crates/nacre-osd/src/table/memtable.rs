@@ -181,6 +181,8 @@ pub(crate) struct Memtable {
     current_gen: u32,
     clean_gen: u32,
     serial: u64,
+    /// Writes of rows, and rows that came from runs or from an undo.
+    changes: u64,
     live: Rc<LivePins>,
     bytes: MemBytes,
     /// Where eviction continues, and the use serial up to which rows are evicted in this round (computed at the first
@@ -203,6 +205,7 @@ impl Default for Memtable {
             current_gen: 1,
             clean_gen: 0,
             serial: 1,
+            changes: 0,
             live: Rc::default(),
             bytes: MemBytes::default(),
             sweep_at: Key::from_raw(&[]),
@@ -231,6 +234,10 @@ impl Memtable {
     pub(crate) fn next_serial(&mut self) -> u64 {
         self.serial += 1;
         self.serial
+    }
+    /// While this number stays the same, no key gets a row.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
     pub(crate) fn row(&self, slot: Slot) -> &Row {
         self.slab.row(slot)
@@ -270,6 +277,7 @@ impl Memtable {
     }
     /// Caches the state of a key in the runs, if the key is not in memory.
     pub(crate) fn insert_clean(&mut self, key: Key, value: Option<Bytes>) -> Slot {
+        self.changes += 1;
         let bytes = row_bytes(key.raw(), value.as_ref());
         let slot = self.slab.add(Row { value, touch: self.serial, generation: 0 });
         self.bytes.clean += bytes as u64;
@@ -281,6 +289,7 @@ impl Memtable {
     /// Writes or deletes a row in the current generation. `below` tells that runs (or the one being written) may contain
     /// the key.
     pub(crate) fn write(&mut self, key: Key, value: Option<Bytes>, below: bool, undo: &mut Vec<Undo>) {
+        self.changes += 1;
         let bytes = row_bytes(key.raw(), value.as_ref());
         let generation = if value.is_none() && !below { 0 } else { self.current_gen };
         if generation == 0 && self.gone.len() < GONE_MAX {
@@ -360,6 +369,7 @@ impl Memtable {
         while undo.len() > keep {
             match undo.pop().expect("longer than `keep`") {
                 Undo::Row { slot, old, bytes } => {
+                    self.changes += 1;
                     let now = self.row(slot);
                     let (generation, now_len) = (now.generation, now.value.as_ref().map_or(0, Bytes::len));
                     let old_bytes = bytes - now_len + old.value.as_ref().map_or(0, Bytes::len);

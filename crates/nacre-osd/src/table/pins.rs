@@ -13,10 +13,28 @@ use alloc::vec::Vec;
 pub struct Pins {
     /// Fetched keys that had no row, sorted.
     absent: Vec<Key>,
-    /// Half open; a key in such a range that has no row is absent.
-    ranges: Vec<(Key, Key)>,
+    /// A key in such a range that has no row is absent.
+    ranges: Vec<PinnedRange>,
     /// Of the first fetch: it keeps the rows of later ones as well.
     ticket: Option<Ticket>,
+}
+
+/// A range, half open, that was fetched as a whole.
+pub(crate) struct PinnedRange {
+    from: Key,
+    to: Key,
+    /// The number of changes of rows ([`crate::table::memtable::Memtable::changes`]) before the fetch, if it found no row.
+    empty_at: Option<u64>,
+}
+impl PinnedRange {
+    pub(crate) fn new(from: Key, to: Key, empty_at: Option<u64>) -> Self {
+        Self { from, to, empty_at }
+    }
+    /// Whether there is still no row after so many changes: most names that are looked up to be created do not exist, and
+    /// need not be searched again.
+    pub(crate) fn is_empty_after(&self, changes: u64) -> bool {
+        self.empty_at == Some(changes)
+    }
 }
 
 impl Pins {
@@ -39,8 +57,8 @@ impl Pins {
     pub(crate) fn sort(&mut self) {
         self.absent.sort_unstable();
     }
-    pub(crate) fn push_range(&mut self, from: Key, to: Key) {
-        self.ranges.push((from, to));
+    pub(crate) fn push_range(&mut self, range: PinnedRange) {
+        self.ranges.push(range);
     }
     /// Whether a row that was used at this serial stays in memory.
     pub(crate) fn holds(&self, touch: u64) -> bool {
@@ -48,10 +66,11 @@ impl Pins {
     }
     /// Whether a key without a row was fetched.
     pub(crate) fn is_absent(&self, key: &Key) -> bool {
-        self.absent.binary_search(key).is_ok() || self.ranges.iter().any(|(from, to)| from <= key && key < to)
+        self.absent.binary_search(key).is_ok()
+            || self.ranges.iter().any(|range| range.from <= *key && *key < range.to)
     }
-    /// Whether one pinned range holds all keys with `from <= key < to`.
-    pub(crate) fn covers_range(&self, from: &Key, to: &Key) -> bool {
-        self.ranges.iter().any(|(f, t)| f <= from && to <= t)
+    /// A pinned range that holds all keys with `from <= key < to`.
+    pub(crate) fn range(&self, from: &Key, to: &Key) -> Option<&PinnedRange> {
+        self.ranges.iter().find(|range| range.from <= *from && *to <= range.to)
     }
 }

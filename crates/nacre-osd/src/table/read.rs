@@ -10,7 +10,7 @@ use crate::table::Table;
 use crate::table::cursor::{Deleted, MergeCursor, ReadAhead};
 use crate::table::key::Key;
 use crate::table::memtable::Ticket;
-use crate::table::pins::Pins;
+use crate::table::pins::{PinnedRange, Pins};
 use crate::table::run::BlockRows;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -50,8 +50,7 @@ impl Osd {
         let mut pins = Pins::default();
         self.fetch_keys(keys.iter().cloned(), &mut pins).await?;
         for (from, to) in ranges {
-            let end = self.walk(from, to, limit as usize, Walk::Keep).await?;
-            pins.push_range(from.clone(), end);
+            self.fetch_whole(from.clone(), to, limit, &mut pins).await?;
         }
         Ok(pins)
     }
@@ -156,8 +155,13 @@ impl Osd {
             let serial = state.mem.next_serial();
             pins.hold(Ticket::new(state.mem.live(), serial));
         }
-        let end = self.walk(&from, &to, limit as usize, Walk::Keep).await?;
-        pins.push_range(from, end);
+        self.fetch_whole(from, &to, limit, pins).await
+    }
+    /// Pins rows of `from..to`, at most `limit`.
+    async fn fetch_whole(&self, from: Key, to: &Key, limit: u32, pins: &mut Pins) -> Result<(), OsdError> {
+        let changes = self.state().mem.changes();
+        let (rows, end) = self.walk(&from, to, limit as usize, Walk::Keep).await?;
+        pins.push_range(PinnedRange::new(from, end, (rows == 0).then_some(changes)));
         Ok(())
     }
     /// One row, outside a transaction.
@@ -226,8 +230,14 @@ impl Osd {
             .collect()
     }
 
-    /// Walks the rows of `from..to`, at most `limit` of them. Returns the end of the part that was walked.
-    async fn walk(&self, from: &Key, to: &Key, limit: usize, mut walk: Walk<'_>) -> Result<Key, OsdError> {
+    /// Walks the rows of `from..to`, at most `limit` of them. Returns their number, and the end of the part that was walked.
+    async fn walk(
+        &self,
+        from: &Key,
+        to: &Key,
+        limit: usize,
+        mut walk: Walk<'_>,
+    ) -> Result<(usize, Key), OsdError> {
         let mut at = from.clone();
         let mut left = limit;
         'lists: while at < *to && left > 0 {
@@ -267,7 +277,7 @@ impl Osd {
                 }
             }
         }
-        Ok(at)
+        Ok((limit - left, at))
     }
     /// Merges the rows in memory over those of runs in `from..end`. Returns the number of existing rows, and the end.
     fn walk_slice(
@@ -329,7 +339,9 @@ impl Osd {
             for slot in touch {
                 state.mem.touch(slot);
             }
-            state.mem.evict_for(self.config().cache_bytes_max, load.len());
+            if !load.is_empty() {
+                state.mem.evict_for(self.config().cache_bytes_max, load.len());
+            }
             for (key, value) in load {
                 state.mem.insert_clean(key, Some(Bytes::copy_from_slice(&value)));
             }

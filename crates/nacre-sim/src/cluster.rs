@@ -1,7 +1,6 @@
 //! The targets and mounts of one file system in a world.
 
 use crate::lease_table::LeaseTable;
-use crate::local_mount::LeftWrites;
 use crate::mount::{Jobs, MountIsland};
 use crate::offline::{self, osd_config};
 use crate::plan::Plan;
@@ -20,7 +19,7 @@ use nacre_target::{KeptWrites, Service, TargetConfig, TargetIsland, set_params};
 use nacre_testkit::CrashDevice;
 use nacre_types::{ClientUuid, FsName, Instant, TargetKind, TargetName, Timestamp};
 use nacre_wire::target::{Param, SetParam};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -61,6 +60,9 @@ enum Disks {
     Forget,
 }
 
+/// For each OST, the writes of killed processes that its starts execute first.
+type LeftWrites = Rc<RefCell<BTreeMap<u32, Vec<KeptWrites>>>>;
+
 /// A file system: one MGS, one MDT, OSTs, mounts.
 pub struct Cluster {
     /// Owns the nodes, their network and their clocks.
@@ -86,9 +88,7 @@ pub struct Cluster {
     pub lost_ns: [u64; 2],
     /// Whether the MDT runs with `commit_on_sharing`, from its next start on.
     pub commit_on_sharing: Rc<Cell<bool>>,
-    /// Stores of the mounts in the process of the servers.
-    pub(crate) logs: BTreeMap<NodeId, Arc<dyn Store>>,
-    pub(crate) left_writes: LeftWrites,
+    left_writes: LeftWrites,
 }
 
 impl Cluster {
@@ -260,9 +260,13 @@ impl Cluster {
             lost_ns: [0; 2],
             commit_on_sharing,
             one_process,
-            logs: BTreeMap::new(),
             left_writes,
         }
+    }
+
+    /// For each OST, the writes of killed processes that its starts execute first.
+    pub(crate) fn left_writes(&self) -> &RefCell<BTreeMap<u32, Vec<KeptWrites>>> {
+        &self.left_writes
     }
 
     /// Waits until the mounts from `first` on are ready.

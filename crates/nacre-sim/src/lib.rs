@@ -19,7 +19,7 @@ pub mod execute;
 mod faults;
 pub mod kernel;
 pub mod lease_table;
-mod local_mount;
+pub mod local_mount;
 mod loss;
 pub mod model;
 pub mod mount;

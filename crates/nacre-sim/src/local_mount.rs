@@ -11,19 +11,27 @@ use nacre_node::{Ctx, FileId, Logic, StoreDone, StoreOp};
 use nacre_osd_mem::MemStore;
 use nacre_target::KeptWrites;
 use nacre_types::{Boot, FsName, OstIndex};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 const BOOT: Boot = Boot { high: 7, low: 7 };
 
-/// For each OST, the writes that its next start executes first.
-pub(crate) type LeftWrites = Rc<RefCell<BTreeMap<u32, Vec<KeptWrites>>>>;
+/// Such a mount, and the store with its log.
+pub struct LocalMount {
+    node: NodeId,
+    log: Arc<dyn Store>,
+}
+impl LocalMount {
+    /// Its island.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+}
 
 impl Cluster {
     /// One more mount, not started, in the process of the servers.
-    pub fn add_local_mount(&mut self, name: &str) -> NodeId {
+    pub fn add_local_mount(&mut self, name: &str) -> LocalMount {
         let config = MountConfig {
             mgs_addresses: vec![World::address("MGS")],
             fs: FsName::parse(FS).expect("a valid name"),
@@ -35,34 +43,32 @@ impl Cluster {
             kept_log: Some(BOOT),
             left_writes: Vec::new(),
         };
-        let store: Arc<dyn Store> = Arc::new(MemStore::new(2 * SEGMENTS * SEGMENT_BYTES));
+        let log: Arc<dyn Store> = Arc::new(MemStore::new(2 * SEGMENTS * SEGMENT_BYTES));
         let start = move |ctx: &Rc<Ctx>| Box::new(MountIsland::new(ctx, config.clone())) as Box<dyn Logic>;
-        let node = self.world.add(name, Some(store.clone()), Box::new(start));
-        self.logs.insert(node, store);
-        node
+        let node = self.world.add(name, Some(log.clone()), Box::new(start));
+        LocalMount { node, log }
     }
 
     /// Writes that were left to the OSTs by the processes so far.
     pub fn left_writes_given(&self) -> usize {
-        self.left_writes.borrow().values().flatten().map(|kept| kept.writes.len()).sum()
+        self.left_writes().borrow().values().flatten().map(|kept| kept.writes.len()).sum()
     }
 
     /// The process of all servers and of a local mount is killed. The servers start again after `down_ns`.
-    pub fn kill_process_with(&mut self, mount: NodeId, down_ns: u64) {
-        for node in self.servers.iter().chain([&mount]) {
+    pub fn kill_process_with(&mut self, mount: &LocalMount, down_ns: u64) {
+        for node in self.servers.iter().chain([&mount.node]) {
             self.world.kill(*node);
         }
-        let store = self.logs.remove(&mount).expect("a local mount");
         let read = |segment: u64| {
             let op = StoreOp::Read { file: FileId::Log(segment), offset: 0, len: SEGMENT_BYTES as u32 };
-            match store.execute(op) {
+            match mount.log.execute(op) {
                 Ok(StoreDone::Bytes(bytes)) => bytes,
                 _ => Bytes::new(),
             }
         };
         let segments: Vec<Bytes> = (0..SEGMENTS).map(read).collect();
         if let Some(kept) = kept_writes(&segments, BOOT) {
-            let mut left = self.left_writes.borrow_mut();
+            let mut left = self.left_writes().borrow_mut();
             let mut of_osts: BTreeMap<OstIndex, Vec<_>> = BTreeMap::new();
             for (ost, write, data) in kept.writes {
                 of_osts.entry(ost).or_default().push((write, data));

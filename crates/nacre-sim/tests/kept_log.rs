@@ -5,6 +5,7 @@ mod support;
 
 use nacre_client::Client;
 use nacre_sim::cluster::Cluster;
+use nacre_sim::local_mount::LocalMount;
 use nacre_sim::world::NodeId;
 use nacre_types::{Failure, Fid, OpenHandle, SetAttr};
 use std::rc::Rc;
@@ -58,12 +59,54 @@ fn random_change(c: &mut Cluster, number: u8) -> Change {
 fn open(c: &mut Cluster, mount: NodeId, fid: Fid) -> OpenHandle {
     run(c, mount, async move |client| client.open(fid, 2, caller()).await).expect("opened").1
 }
-fn start_local(c: &mut Cluster, name: &str) -> NodeId {
+fn start_local(c: &mut Cluster, name: &str) -> LocalMount {
     let mount = c.add_local_mount(name);
-    c.world.start(mount);
-    let ready = run(c, mount, async |client| client.ready().await);
+    c.world.start(mount.node());
+    let ready = run(c, mount.node(), async |client| client.ready().await);
     assert_eq!(ready, Ok(()));
     mount
+}
+
+/// The other mount sees everything, and then changes it.
+fn change_elsewhere(c: &mut Cluster, fid: Fid, bytes: &mut Vec<u8>, change: &Change) {
+    let other = c.mounts[0];
+    let seen = read(c, other, fid);
+    assert!(seen == Ok(bytes.clone()), "{}", c.world.trace(60));
+    let theirs = open(c, other, fid);
+    let execute = change.clone();
+    let done = run(c, other, async move |client: Rc<Client>| {
+        execute.execute(client.clone(), fid, theirs).await?;
+        client.release(theirs, None).await
+    });
+    assert_eq!(done, Ok(()));
+    change.apply(bytes);
+}
+
+/// Changes the file through both mounts. Returns a change of the local mount that has not ended.
+fn live(c: &mut Cluster, local: NodeId, fid: Fid, bytes: &mut Vec<u8>, life: u8) -> Option<Change> {
+    let handle = open(c, local, fid);
+    for number in 0..=c.world.rng().below(30) {
+        let change = random_change(c, life * 50 + number as u8);
+        if c.world.rng().below(8) == 0 {
+            change_elsewhere(c, fid, bytes, &change);
+            continue;
+        }
+        let execute = change.clone();
+        let job = c.jobs.start(&mut c.world, local, async move |client: Rc<Client>| {
+            execute.execute(client, fid, handle).await
+        });
+        let limit = if number % 5 == 4 { c.world.rng().below(3 * MS) } else { 60 * SEC };
+        match c.jobs.wait::<Result<(), Failure>>(&mut c.world, job, limit) {
+            Some(done) => assert_eq!(done, Ok(())),
+            None => return Some(change),
+        }
+        change.apply(bytes);
+        if c.world.rng().below(10) == 0 {
+            let pause = c.world.rng().below(700 * MS);
+            c.world.run_for(pause);
+        }
+    }
+    None
 }
 
 #[test]
@@ -73,46 +116,12 @@ fn a_process_that_is_killed_at_any_instant_loses_no_acknowledged_write() {
         let mut c = cluster(seed, 2, 1);
         let other = c.mounts[0];
         let mut local = start_local(&mut c, "local0");
-        let made = run(&mut c, local, async |client| create(&client, "file").await);
-        let (fid, mut handle) = made.expect("created");
+        let made = run(&mut c, local.node(), async |client| create(&client, "file").await);
+        let (fid, _) = made.expect("created");
         let mut bytes: Vec<u8> = Vec::new();
         for life in 1..=4u8 {
-            let mut unanswered = None;
-            for number in 0..=c.world.rng().below(30) {
-                let change = random_change(&mut c, life * 50 + number as u8);
-                if c.world.rng().below(8) == 0 {
-                    // The other mount sees everything, and then changes it.
-                    let seen = read(&mut c, other, fid);
-                    assert!(seen == Ok(bytes.clone()), "seed {seed}, life {life}\n{}", c.world.trace(60));
-                    let theirs = open(&mut c, other, fid);
-                    let execute = change.clone();
-                    let done = run(&mut c, other, async move |client: Rc<Client>| {
-                        execute.execute(client.clone(), fid, theirs).await?;
-                        client.release(theirs, None).await
-                    });
-                    assert_eq!(done, Ok(()), "seed {seed}, life {life}");
-                    change.apply(&mut bytes);
-                    continue;
-                }
-                let execute = change.clone();
-                let job = c.jobs.start(&mut c.world, local, async move |client: Rc<Client>| {
-                    execute.execute(client, fid, handle).await
-                });
-                let limit = if number % 5 == 4 { c.world.rng().below(3 * MS) } else { 60 * SEC };
-                match c.jobs.wait::<Result<(), Failure>>(&mut c.world, job, limit) {
-                    Some(done) => assert_eq!(done, Ok(()), "seed {seed}, life {life}"),
-                    None => {
-                        unanswered = Some(change);
-                        break;
-                    }
-                }
-                change.apply(&mut bytes);
-                if c.world.rng().below(10) == 0 {
-                    let pause = c.world.rng().below(700 * MS);
-                    c.world.run_for(pause);
-                }
-            }
-            c.kill_process_with(local, 50 * MS);
+            let unanswered = live(&mut c, local.node(), fid, &mut bytes, life);
+            c.kill_process_with(&local, 50 * MS);
             executed += c.left_writes_given();
             if c.world.rng().below(3) == 0 {
                 // The OSTs die once more, in the middle of their start or a moment later.
@@ -138,7 +147,6 @@ fn a_process_that_is_killed_at_any_instant_loses_no_acknowledged_write() {
             );
             bytes = seen;
             local = start_local(&mut c, &format!("local{life}"));
-            handle = open(&mut c, local, fid);
         }
     }
     assert!(executed > 5, "only {executed} writes were left to the OSTs");
@@ -151,13 +159,13 @@ fn a_log_is_executed_once() {
         let mut c = cluster(seed, 2, 1);
         let other = c.mounts[0];
         let local = start_local(&mut c, "local");
-        let made = run(&mut c, local, async |client| {
+        let made = run(&mut c, local.node(), async |client| {
             let (fid, handle) = create(&client, "file").await?;
             write(&client, handle, 0, vec![1; 9000]).await?;
             Ok::<_, Failure>(fid)
         });
         let fid = made.expect("written");
-        c.kill_process_with(local, 50 * MS);
+        c.kill_process_with(&local, 50 * MS);
         assert!(c.left_writes_given() > 0, "seed {seed}");
         assert_eq!(read(&mut c, other, fid), Ok(vec![1; 9000]), "seed {seed}");
         let theirs = open(&mut c, other, fid);

@@ -363,6 +363,34 @@ fn synced_bytes_survive_the_mount_and_the_servers() {
     }
 }
 
+/// A file is written under a temporary name and gets its own name from another mount: whoever finds that name finds all bytes,
+/// also when the mount that has written them is lost.
+#[test]
+fn a_file_has_its_kept_bytes_before_another_mount_names_it() {
+    for seed in 1..=12 {
+        let (mut c, fid, _handle) = with_dirty(seed);
+        if seed % 4 == 0 {
+            restart_mdt(&mut c, seed % 8 == 0);
+        }
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let named = run(&mut c, second, async move |client| {
+            if seed % 2 == 0 {
+                let name = b"name";
+                return client.link(fid, Fid::ROOT, name, caller()).await.map(drop);
+            }
+            let (_, old) = create(&client, "name").await?;
+            client.release(old, None).await?;
+            client.rename((Fid::ROOT, b"kept"), (Fid::ROOT, b"name"), 0, caller()).await
+        });
+        assert_eq!(named, Ok(()), "seed {seed}");
+        c.world.kill(first);
+        c.world.run_for(30 * SEC);
+        let found = run(&mut c, second, async |client| client.lookup(Fid::ROOT, b"name").await);
+        assert_eq!(found.expect("named").attr.fid, fid, "seed {seed}");
+        assert_eq!(read(&mut c, second, fid), Ok(vec![1; BYTES]), "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
 /// Sets a parameter of a mount.
 fn set(c: &mut Cluster, mount: usize, name: &'static str, value: &'static str) {
     let mount = c.mounts[mount];

@@ -252,4 +252,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "closes",
         "another_mount_caches_the_size_of_a_file_that_it_has_open_once_the_writer_has_closed_it",
     ),
+    planted(
+        "write back: a client names a file without the bytes that another one keeps",
+        "crates/nacre-mdt/src/rows/lock_changes.rs",
+        &[("InodeBits::LOOKUP | InodeBits::WRITE_BACK }", "InodeBits::LOOKUP }")],
+    )
+    .found_by("nacre-sim", "write_back", "a_file_has_its_kept_bytes_before_another_mount_names_it"),
 ];

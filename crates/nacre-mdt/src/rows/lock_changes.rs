@@ -84,12 +84,14 @@ pub(crate) fn changed_bits(old: &Inode, new: &Inode) -> InodeBits {
     // Size and modification time of a file have a bit of their own, which one writer can have. Bytes that a client keeps were
     // written before they change.
     let contents = if new.is_regular() { InodeBits::SIZE | InodeBits::WRITE_BACK } else { InodeBits::UPDATE };
+    // So that a name which another client gives to a file never shows it without them, even if their client is lost.
+    let names = if new.is_regular() { InodeBits::LOOKUP | InodeBits::WRITE_BACK } else { InodeBits::LOOKUP };
     when(new.attr.nlink == 0, InodeBits::ALL)
         | when(
             (a.mode, a.uid, a.gid) != (b.mode, b.uid, b.gid) || xattrs(old, true) != xattrs(new, true),
             InodeBits::PERM,
         )
-        | when(old.links != new.links || old.links_beyond != new.links_beyond, InodeBits::LOOKUP)
+        | when(old.links != new.links || old.links_beyond != new.links_beyond, names)
         | when(
             (a.nlink, a.ctime, a.projid, a.rdev) != (b.nlink, b.ctime, b.projid, b.rdev)
                 || (old.entries, old.has_privileges()) != (new.entries, new.has_privileges())

@@ -71,7 +71,9 @@ def one_file(client, mount, name, data, stripe_count):
             assert file.read() == data
         with open(path, "ab") as file:
             file.write(b"of the mount")
-        entry = client.mdt.call("Lookup", dict(parent=ROOT, name=name))["entry"]
+        # The mount may have kept it.
+        fid = client.mdt.call("Lookup", dict(parent=ROOT, name=name))["entry"]["attr"]["fid"]
+        entry = client.mdt.call("Settle", dict(fid=fid))
         assert client.read(entry, len(data), 12) == b"of the mount"
 
     unlink(client, name)

@@ -193,13 +193,9 @@ impl Cluster {
         world.faults.noise = noise;
         world.faults.drift_ppm = DRIFT_PPM;
         let fs = FsName::parse(FS).expect("a valid name");
-        let mut names =
-            vec![TargetName::Mgs, TargetName::Of { fs: fs.clone(), kind: TargetKind::Mdt, index: 0 }];
-        names.extend((0..ost_count).map(|index| TargetName::Of {
-            fs: fs.clone(),
-            kind: TargetKind::Ost,
-            index,
-        }));
+        let of = |kind, index| TargetName::Of { fs: fs.clone(), kind, index };
+        let mut names = vec![TargetName::Mgs, of(TargetKind::Mdt, 0)];
+        names.extend((0..ost_count).map(|index| of(TargetKind::Ost, index)));
         let mut servers = Vec::new();
         let mut stores = Vec::new();
         let mut devices = Vec::new();
@@ -224,12 +220,9 @@ impl Cluster {
             let address = World::address(&name.to_string());
             let (rule, lease_table) = (ack_or_commit.clone(), lease_table.clone());
             let sharing = commit_on_sharing.clone();
-            let (left, index) = (left_writes.clone(), index_of(name));
+            let left = LeftWritesOf { all: left_writes.clone(), target: name.clone() };
             let start = move |ctx: &Rc<Ctx>| {
-                // A start that does not get to its end is given them again.
-                let kept_writes = left.borrow().get(&index).cloned().unwrap_or_default();
-                let kept_writes = if kind == TargetKind::Ost { kept_writes } else { Vec::new() };
-                target(ctx, kind, &address, (&rule, &sharing), lease_table.as_ref(), kept_writes)
+                target(ctx, kind, &address, (&rule, &sharing), lease_table.as_ref(), left.get())
             };
             let server = world.add(&name.to_string(), Some(store.clone()), Box::new(start));
             if one_process {
@@ -386,10 +379,19 @@ impl Cluster {
     }
 }
 
-fn index_of(name: &TargetName) -> u32 {
-    match name {
-        TargetName::Mgs => 0,
-        TargetName::Of { index, .. } => *index,
+/// The part of one target.
+struct LeftWritesOf {
+    all: LeftWrites,
+    target: TargetName,
+}
+impl LeftWritesOf {
+    /// A start that does not get to its end is given them again.
+    fn get(&self) -> Vec<KeptWrites> {
+        match self.target {
+            TargetName::Of { kind: TargetKind::Ost, index, .. } => self.all.borrow().get(&index).cloned(),
+            _ => None,
+        }
+        .unwrap_or_default()
     }
 }
 

@@ -15,13 +15,14 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Names of the files: `kept-<number>.log`.
 const PREFIX: &str = "kept-";
 const SUFFIX: &str = ".log";
+const MODE: u32 = 0o600;
 /// A segment begins with its first record: without it, the rest is not read.
 const FIRST_BYTES: usize = 4096;
 
@@ -67,8 +68,16 @@ impl LeftLogs {
         }
         .unwrap_or_default()
     }
-    /// All OSTs have executed their writes.
+    /// All OSTs of this process have executed their writes.
     pub(crate) fn delete(self) {
+        for (ost, kept) in self.writes {
+            let writes: usize = kept.iter().map(|kept| kept.writes.len()).sum();
+            tracing::error!(
+                ost = ost.0,
+                writes,
+                "writes that a killed process had acknowledged are lost: their OST is served by another process"
+            );
+        }
         for path in self.files {
             if let Err(error) = std::fs::remove_file(&path) {
                 tracing::warn!(path = %path.display(), %error, "cannot delete a log whose writes were executed");
@@ -117,7 +126,8 @@ impl LogFile {
     /// Makes a file and allocates its space.
     pub(crate) fn create(dir: &Path) -> Result<Arc<Self>> {
         let path = dir.join(format!("{PREFIX}{:016x}{SUFFIX}", nacre_rt::random()));
-        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        // It has bytes of files, which not every user of this machine may read.
+        let file = File::options().read(true).write(true).create_new(true).mode(MODE).open(&path)?;
         let log = Self { file, path };
         match fallocate(&log.file, FallocateFlags::empty(), 0, SEGMENTS * SEGMENT_BYTES) {
             Ok(()) => Ok(Arc::new(log)),
@@ -152,5 +162,41 @@ impl Store for LogFile {
             StoreOp::Write { file, offset, data } => self.write(file, offset, &data),
             _ => Err(StoreError::Unsupported),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_new_log_is_empty_and_for_its_owner_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = LogFile::create(dir.path()).unwrap();
+        let found = std::fs::metadata(&log.path).unwrap();
+        assert_eq!((found.permissions().mode() & 0o777, found.len()), (MODE, SEGMENTS * SEGMENT_BYTES));
+        assert_eq!(log.left_writes().unwrap(), []);
+        assert!(!has_left_writes(dir.path()).unwrap());
+        LeftLogs::read(dir.path()).unwrap().delete();
+        assert_eq!(paths(dir.path()).unwrap(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_segment_lies_behind_the_one_before_and_is_emptied_by_its_first_block() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = LogFile::create(dir.path()).unwrap();
+        let write = |segment, offset, byte: &'static [u8]| {
+            let data = vec![Bytes::from_static(byte), Bytes::from_static(b"!")];
+            log.execute(StoreOp::Write { file: FileId::Log(segment), offset, data })
+        };
+        assert_eq!(write(1, 0, b"one"), Ok(StoreDone::Unit));
+        assert_eq!(write(3, 5, b"three"), Ok(StoreDone::Unit));
+        let found = segments(&log.path).unwrap();
+        assert_eq!((&found[1][..5], &found[3][..12]), (&b"one!\0"[..], &b"\0\0\0\0\0three!\0"[..]));
+        let create = StoreOp::Create { file: FileId::Log(1), len: SEGMENT_BYTES };
+        assert_eq!(log.execute(create), Ok(StoreDone::Unit));
+        assert_eq!(&segments(&log.path).unwrap()[1][..5], [0; 5]);
+        assert_eq!(log.execute(StoreOp::Space), Err(StoreError::Unsupported));
     }
 }

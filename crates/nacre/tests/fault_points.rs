@@ -98,7 +98,9 @@ fn every_change_happens_once_at_every_fault_point() {
             }
         }
         for (target, name, server) in [(MDT, "mdt", &mut mdt), (OST, "ost", &mut ost)] {
-            set(&m, target, "crash_after_commit", 1);
+            m.good(&["lctl", "set_param", &format!("{target}.fail_val=1")]);
+            // The server may die before it replies to this.
+            let _set = m.nacre(&["lctl", "set_param", &format!("{target}.fail_loc=crash_after_commit")]);
             crashed(server);
             *server = c.serve(name);
         }

@@ -116,16 +116,6 @@ impl Mdt {
             self.kept_closes().executed(&[fid]).await;
         }
     }
-    /// The same, and also for releases that wait for kept bytes.
-    pub(crate) async fn nothing_is_released_later(&self, fid: Fid) {
-        if self.kept_closes().has_waiting(fid) {
-            if let Some(dirty) = self.cache().dirty_files().get(fid) {
-                dirty.flush_now();
-            }
-            self.kept_closes().all_released(fid).await;
-        }
-        self.no_close_is_kept(fid).await;
-    }
     /// The same for inodes of which locks are to be returned.
     pub(crate) async fn closed_before_return(self: &Rc<Self>, fids: &[Fid]) {
         if !fids.iter().any(|fid| self.kept_closes().has(*fid)) {

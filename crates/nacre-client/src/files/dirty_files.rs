@@ -215,12 +215,6 @@ impl DirtyFiles {
             }
         }
     }
-    /// Waits until no bytes of a file are dirty or under way; does not hurry them.
-    pub(crate) async fn clean(&self, fid: Fid) {
-        while let Some(file) = self.get(fid) {
-            file.clean.wait().await;
-        }
-    }
     /// Keeps the bytes of a write through a handle.
     pub(crate) fn keep(
         &self,

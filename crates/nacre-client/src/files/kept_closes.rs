@@ -8,9 +8,6 @@
 //! used; at sync(2) and at the unmount. (4) After a restart of the MDT they are sent before the mount reports that it uses no
 //! former lock. An eviction ends them: the MDT has closed the handles.
 //!
-//! The release of a handle through which bytes were written that are still kept waits for them, half a second at most: its
-//! close says how long the file is. It is hurried before an own unlink, rename over, truncate or change of the layout.
-//!
 //! So no client sees an open that its process has ended: whoever removes, writes or truncates the file revokes a bit first.
 //! Only the MDT's counts of opens show them. A close that comes too late all the same is like one that was sent late: it
 //! ends an orphan, or makes the size exact, when it comes.
@@ -25,8 +22,6 @@ use nacre_node::{Ctx, WaitList};
 use nacre_types::{Fid, OpenHandle};
 use nacre_wire::mdt::{BATCH_MAX, Close};
 
-/// Files whose releases wait for their bytes. Beyond them, a release has the bytes sent at once.
-const WAITING_MAX: usize = 4096;
 /// No close is kept for longer.
 pub(super) const KEPT_TIME: Duration = Duration::from_millis(100);
 
@@ -46,8 +41,6 @@ pub(crate) struct KeptCloses {
     kept: RefCell<Vec<Close>>,
     /// Closes by inode, both those that are kept and those that are under way.
     by_fid: RefCell<BTreeMap<Fid, u32>>,
-    /// Releases that wait for kept bytes of their file, by inode.
-    waiting: RefCell<BTreeMap<Fid, u32>>,
     /// Files of which the MDT says that this mount may change the size, and no handle of it does.
     unchanged: RefCell<BTreeSet<Fid>>,
     has_timer: Cell<bool>,
@@ -59,14 +52,13 @@ impl KeptCloses {
         Self {
             kept: RefCell::default(),
             by_fid: RefCell::default(),
-            waiting: RefCell::default(),
             unchanged: RefCell::default(),
             has_timer: Cell::new(false),
             ended: ctx.wait_list(),
         }
     }
     pub(crate) fn is_idle(&self) -> bool {
-        self.by_fid.borrow().is_empty() && self.waiting.borrow().is_empty()
+        self.by_fid.borrow().is_empty()
     }
     /// Whether the MDT may still take a handle of this inode as open.
     pub(crate) fn has(&self, fid: Fid) -> bool {
@@ -83,37 +75,6 @@ impl KeptCloses {
     /// The inodes of these closes.
     pub(crate) fn fids(&self) -> Vec<Fid> {
         self.by_fid.borrow().keys().copied().collect()
-    }
-    /// The release of a handle waits until the OSTs have what was written. False: too many do.
-    pub(super) fn wait_for_bytes(&self, fid: Fid) -> bool {
-        let mut waiting = self.waiting.borrow_mut();
-        if waiting.len() >= WAITING_MAX {
-            return false;
-        }
-        *waiting.entry(fid).or_default() += 1;
-        true
-    }
-    /// Such a release has ended.
-    pub(super) fn released(&self, fid: Fid) {
-        let mut waiting = self.waiting.borrow_mut();
-        if let Some(count) = waiting.get_mut(&fid) {
-            *count -= 1;
-            if *count == 0 {
-                waiting.remove(&fid);
-            }
-        }
-        drop(waiting);
-        self.ended.wake_all();
-    }
-    /// Whether releases of this inode wait for kept bytes.
-    pub(super) fn has_waiting(&self, fid: Fid) -> bool {
-        self.waiting.borrow().contains_key(&fid)
-    }
-    /// Returns when all of them have ended.
-    pub(super) async fn all_released(&self, fid: Fid) {
-        while self.has_waiting(fid) {
-            self.ended.wait().await;
-        }
     }
     /// Keeps a close.
     pub(super) fn keep(&self, fid: Fid, handle: OpenHandle, is_writer: bool) -> Due {

@@ -160,36 +160,12 @@ impl Client {
         }
         self.lost.closed(handle);
         open.file.long_append.end_of(handle);
-        if let Some(owner) = flock_owner {
-            open.add_lock_owner(FlockFamily::Flock, owner);
-        }
-        if let Some(mdt) = self.may_release_later(&open) {
-            let client = self.me();
-            self.ctx.spawn(async move { client.release_later(mdt, open).await });
-            return Ok(());
-        }
         if open.is_writer() {
             self.flush_file(open.file.fid).await;
         }
-        self.end_release(open).await
-    }
-    /// Whether a release may wait until its kept bytes are sent anyway, together with those of other files. Nobody waits for it:
-    /// the call that closes the descriptor has ended.
-    fn may_release_later(&self, open: &Open) -> Option<Rc<Mdt>> {
-        let fid = open.file.fid;
-        let has_bytes = open.is_writer() && self.mount.dirty_files().has(fid);
-        let mdt = self.mount.mdt_of(fid).filter(|_| has_bytes && !open.has_lock_owners())?;
-        mdt.kept_closes().wait_for_bytes(fid).then_some(mdt)
-    }
-    async fn release_later(&self, mdt: Rc<Mdt>, open: Rc<Open>) {
-        let (fid, handle) = (open.file.fid, open.handle);
-        self.mount.dirty_files().clean(fid).await;
-        if let Err(error) = self.end_release(open).await {
-            tracing::warn!(handle = handle.0, %error, "a handle could not be closed at the MDT");
+        if let Some(owner) = flock_owner {
+            open.add_lock_owner(FlockFamily::Flock, owner);
         }
-        mdt.kept_closes().released(fid);
-    }
-    async fn end_release(&self, open: Rc<Open>) -> Result<(), Failure> {
         if open.is_writer() || open.has_lock_owners() {
             self.wait_for_writes(&open.file).await;
         }

@@ -27,7 +27,7 @@ impl Client {
         self.check_writable()?;
         let request = SetLayout { fid, template, caller, time: self.now() };
         let mdt = self.mdt_of(fid).await?;
-        mdt.nothing_is_released_later(fid).await;
+        mdt.no_close_is_kept(fid).await;
         let reply = mdt.change_inode(Touches::inode(fid), &request).await?;
         if let Some(file) = self.files.used(fid) {
             file.learn(&reply);

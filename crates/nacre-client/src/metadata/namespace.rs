@@ -348,7 +348,7 @@ impl Client {
 /// known here, or closes are kept later, the MDT revokes OPEN first.
 async fn close_before_end(mdt: &Mdt, parent: Fid, name: &[u8]) {
     if let Some(fid) = mdt.cache().named(parent, name) {
-        mdt.nothing_is_released_later(fid).await;
+        mdt.no_close_is_kept(fid).await;
     }
 }
 

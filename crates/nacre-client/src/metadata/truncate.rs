@@ -119,7 +119,7 @@ impl Client {
         // Until the MDT has the new size, what it says of the file is not kept.
         let mdt = self.mdt_of(fid).await?;
         let _changing = mdt.cache().begin(Touches::inode(fid));
-        mdt.nothing_is_released_later(fid).await;
+        mdt.no_close_is_kept(fid).await;
         self.mount.pages().ended(fid);
         file.long_append.end();
         let _alone = self.exclusive(&file, Extent::ALL).await;

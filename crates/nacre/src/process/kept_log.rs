@@ -2,9 +2,9 @@
 //!
 //! The file of a process that was killed stays. The next `up` reads it before it serves its OSTs, which execute what is left
 //! in it, and deletes it when they are up. Its space is allocated when it is made, so that no write to it can fail for want
-//! of space. It is never synced: after a loss of the machine its content is ignored.
+//! of space; where that does not help, there is no log, and writes are not kept. It is never synced: after a loss of the machine its content is ignored.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use nacre_client::{SEGMENT_BYTES, SEGMENTS, kept_writes};
 use nacre_node::{FileId, Store, StoreDone, StoreError, StoreOp};
@@ -23,6 +23,8 @@ use std::sync::Arc;
 const PREFIX: &str = "kept-";
 const SUFFIX: &str = ".log";
 const MODE: u32 = 0o600;
+/// File systems on which an overwrite may fail for want of space: btrfs, ZFS, bcachefs.
+const COPY_ON_WRITE: [u64; 3] = [0x9123_683e, 0x2fc1_2fc1, 0xca45_1a4e];
 /// A segment begins with its first record: without it, the rest is not read.
 const FIRST_BYTES: usize = 4096;
 
@@ -129,6 +131,10 @@ impl LogFile {
         // It has bytes of files, which not every user of this machine may read.
         let file = File::options().read(true).write(true).create_new(true).mode(MODE).open(&path)?;
         let log = Self { file, path };
+        if COPY_ON_WRITE.contains(&(rustix::fs::fstatfs(&log.file)?.f_type as u64)) {
+            log.delete();
+            bail!("the file system of {} may need space for each overwrite", dir.display());
+        }
         match fallocate(&log.file, FallocateFlags::empty(), 0, SEGMENTS * SEGMENT_BYTES) {
             Ok(()) => Ok(Arc::new(log)),
             Err(error) => {

@@ -6,7 +6,7 @@
 //! instead, so that each wakes the other at once. This costs CPU time of the host, but none of the guest's programs: a
 //! CPU polls only while it has nothing else to do.
 //!
-//! A loop holds the bound from its [`STREAK`]th short sleep in a row until it has slept for [`SHORT`]. Nothing is done
+//! A loop, and the thread of a ring (`server.rs`), holds the bound from its [`STREAK`]th short sleep in a row until it has slept for [`SHORT`]. Nothing is done
 //! on machines whose idle CPUs do not halt through `haltpoll`, on those with more than [`CPUS_MAX`] CPUs, and where the
 //! device cannot be opened (only root may).
 
@@ -27,27 +27,28 @@ const DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
 const NONE: i32 = 0;
 const ANY: i32 = i32::MAX;
 
-/// The bound of one loop.
-pub(crate) struct IdlePoll {
+/// The bound of one thread that waits for requests.
+#[derive(Debug)]
+pub struct IdlePoll {
     device: Option<File>,
     holds: bool,
     streak: u32,
 }
 
 impl IdlePoll {
-    /// The state of a loop of this machine; `wanted` is false if the configuration forbids it.
+    /// The state of a thread of this machine; `wanted` is false if the configuration forbids it.
     pub(crate) fn new(wanted: bool) -> Self {
         let device = if wanted && halts() { open() } else { None };
         Self { device, holds: false, streak: 0 }
     }
 
-    /// How long the loop may sleep, if it had nothing to do for `left`.
-    pub(crate) fn bound(&self, left: Duration) -> Duration {
+    /// How long the thread may sleep, if it had nothing to do for `left`.
+    pub fn bound(&self, left: Duration) -> Duration {
         if self.holds { left.min(SHORT) } else { left }
     }
 
-    /// The loop has slept. True: the CPUs are kept from halting from now on.
-    pub(crate) fn slept(&mut self, slept: Duration) -> bool {
+    /// The thread has slept. True: the CPUs are kept from halting from now on.
+    pub fn slept(&mut self, slept: Duration) -> bool {
         if self.device.is_none() {
             return false;
         }

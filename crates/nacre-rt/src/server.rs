@@ -5,6 +5,7 @@
 
 use crate::cpu::bind;
 use crate::driver;
+use crate::idle_poll::IdlePoll;
 use crate::node::{Node, RtError, Server};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -43,6 +44,15 @@ impl Node {
             shared.stop_servers();
         }
         Ok(())
+    }
+
+    /// For the thread of a server: keeps idle CPUs from halting while it is woken in quick succession.
+    pub fn idle_poll(&self) -> IdlePoll {
+        IdlePoll::new(self.shared().config.idle_poll)
+    }
+    /// An [`IdlePoll`] began to keep CPUs from halting.
+    pub fn count_idle_poll(&self) {
+        self.shared().stats.idle_polls.add(1);
     }
 
     /// Does the work left on this thread's queue, up to one turn. False: more is left, do not sleep.

@@ -26,12 +26,13 @@ use crate::front::FuseSource;
 use crate::request::FuseRequest;
 use bytes::Bytes;
 use nacre_node::Event;
-use nacre_rt::{Node, Server};
+use nacre_rt::{IdlePoll, Node, Server};
 use nacre_types::Errno;
 use std::collections::BTreeSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 use tracing::{debug, error, warn};
 
 /// Slots of a queue at first: requests of one CPU that are usually in progress at a time.
@@ -118,6 +119,7 @@ impl Server for RingServer {
             kicked: BTreeSet::new(),
             next_kick: KICK,
             cpu: self.queues.first().copied(),
+            idle_poll: node.idle_poll(),
         };
         let ended = catch_unwind(AssertUnwindSafe(|| turns.run()));
         let error = match ended {
@@ -161,6 +163,7 @@ struct Turns<'a> {
     next_kick: u64,
     /// This thread's CPU.
     cpu: Option<u16>,
+    idle_poll: IdlePoll,
 }
 
 impl Turns<'_> {
@@ -176,8 +179,8 @@ impl Turns<'_> {
         loop {
             self.take_posts()?;
             self.feed_starved()?;
-            let wait = self.node.work() && self.kicked.is_empty() && self.may_sleep();
-            let entered = self.ring.enter(wait);
+            let may_wait = self.node.work() && self.kicked.is_empty() && self.may_sleep();
+            let entered = self.enter(may_wait);
             self.hub.end_sleep();
             entered?;
             self.take_completions()?;
@@ -185,6 +188,19 @@ impl Turns<'_> {
                 return Ok(());
             }
         }
+    }
+
+    /// Submits what was decided, and waits for a completion if there is nothing else to do.
+    fn enter(&mut self, may_wait: bool) -> io::Result<()> {
+        if !may_wait {
+            return self.ring.enter(None);
+        }
+        let before = nacre_rt::now();
+        self.ring.enter(Some(self.idle_poll.bound(Duration::MAX)))?;
+        if self.idle_poll.slept(nacre_rt::now() - before) {
+            self.node.count_idle_poll();
+        }
+        Ok(())
     }
 
     /// Publishes that the thread sleeps, unless there is work.
@@ -333,7 +349,7 @@ impl Turns<'_> {
         }
         if pass.is_some() {
             // The kernel takes the replies before the gate is left; the next turn waits for requests.
-            self.ring.enter(false)?;
+            self.ring.enter(None)?;
             drop(pass);
             let now = nacre_rt::now();
             written.iter().for_each(|terms| terms.check(now));
@@ -403,7 +419,7 @@ impl Turns<'_> {
             }
             if queue.starved && !queue.kicking && queue.free > 0 {
                 // The kernel must have the slots before the kick looks for one.
-                self.ring.enter(false)?;
+                self.ring.enter(None)?;
                 self.kick(index);
             }
         }

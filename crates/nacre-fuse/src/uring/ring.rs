@@ -9,6 +9,7 @@ use crate::abi::{Field, UringCommand, uring};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::io;
+use std::time::Duration;
 
 /// Commands that can wait to be submitted; a full queue is submitted early.
 const SUBMISSIONS: u32 = 64;
@@ -85,7 +86,7 @@ impl Ring {
     pub(super) fn refuse(&mut self) -> io::Result<()> {
         let entry = self.command(uring::REGISTER, u16::MAX, 0, 0);
         self.push(&entry)?;
-        self.enter(true)
+        self.enter(Some(Duration::MAX))
     }
 
     fn command(&self, command: u32, queue: u16, slot: u32, commit_id: u64) -> squeue::Entry128 {
@@ -109,12 +110,19 @@ impl Ring {
         pushed.map_err(|_| io::Error::other("the submission queue of a ring stays full"))
     }
 
-    /// Submits the commands that were pushed; with `wait`, blocks until there is a completion.
-    pub(super) fn enter(&mut self, wait: bool) -> io::Result<()> {
-        match self.io.submit_and_wait(usize::from(wait)) {
+    /// Submits the commands that were pushed; with `wait`, blocks until there is a completion, at most for so long.
+    pub(super) fn enter(&mut self, wait: Option<Duration>) -> io::Result<()> {
+        let entered = match wait {
+            Some(limit) if limit < Duration::MAX => {
+                let limit = types::Timespec::from(limit);
+                self.io.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&limit))
+            }
+            wait => self.io.submit_and_wait(usize::from(wait.is_some())),
+        };
+        match entered {
             Ok(_) => Ok(()),
-            // A signal; or completions first.
-            Err(e) if matches!(e.raw_os_error(), Some(4 | 16)) => Ok(()),
+            // A signal; completions first; the limit.
+            Err(e) if matches!(e.raw_os_error(), Some(4 | 16 | 62)) => Ok(()),
             Err(e) => Err(e),
         }
     }

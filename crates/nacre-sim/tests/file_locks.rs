@@ -4,14 +4,14 @@
 mod support;
 
 use nacre_client::Client;
-use nacre_sim::DieAt;
 use nacre_sim::cluster::Cluster;
+use nacre_sim::{DieAt, NodeId};
 use nacre_types::{Failure, Fid, OpenHandle};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use support::{FILE, MDT, MS, OST, SEC, caller, make, on_devices, read, run, write};
+use support::{FILE, MDT, MS, OST, SEC, caller, make, on_devices, read, run, write, write_back};
 
 fn lock(family: FlockFamily, kind: FlockType, owner: u64) -> FileLock {
     FileLock { family, kind, start: 0, end: u64::MAX, owner, pid: 1 }
@@ -293,6 +293,134 @@ fn never_do_two_hold_a_lock_while_the_mdt_and_its_machine_come_and_go() {
         let mdt = c.servers[MDT];
         for _ in 0..8 {
             let pause = c.world.rng().below(80_000_000);
+            c.world.run_for(pause);
+            match c.world.rng().below(4) {
+                0 => c.power_loss(MDT),
+                1 => c.world.kill(mdt),
+                2 => {
+                    c.world.cut_some_link(mdt);
+                    continue;
+                }
+                _ => continue,
+            }
+            c.world.start_later(mdt, 50_000_000);
+            let settle = c.world.rng().below(1_500_000_000);
+            c.world.run_for(settle);
+        }
+        for job in jobs {
+            let done: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, job, 120 * SEC);
+            assert_eq!(done, Some(Ok(())), "seed {seed}: {rounds:?} rounds\n{}", c.world.trace(80));
+        }
+    }
+}
+
+/// A stopped MDT replies to nobody, so a call that ends meanwhile has sent no request that it needs.
+#[test]
+fn a_mount_that_alone_has_a_file_open_locks_it_without_a_request() {
+    for family in [FlockFamily::Posix, FlockFamily::Flock] {
+        let mut c = on_devices(7, 2);
+        write_back(&mut c);
+        let fid = file(&mut c);
+        let (mount, other, mdt) = (c.mounts[0], c.mounts[1], c.servers[MDT]);
+        let ask = |c: &mut Cluster, at: NodeId, handle: OpenHandle, kind: FlockType, owner: u64| {
+            run(c, at, async move |client| client.flock(handle, lock(family, kind, owner), false).await)
+        };
+        let handle = run(&mut c, mount, async move |client| open(&client, fid).await).expect("open");
+        c.world.run_for(SEC);
+        c.world.pause(mdt, true);
+        assert_eq!(ask(&mut c, mount, handle, FlockType::Read, 1), Ok(FlockOutcome::Granted));
+        assert_eq!(ask(&mut c, mount, handle, FlockType::Read, 2), Ok(FlockOutcome::Granted));
+        assert_eq!(ask(&mut c, mount, handle, FlockType::Write, 2), Ok(FlockOutcome::Conflict));
+        assert_eq!(ask(&mut c, mount, handle, FlockType::Unlock, 1), Ok(FlockOutcome::Granted));
+        assert_eq!(ask(&mut c, mount, handle, FlockType::Write, 2), Ok(FlockOutcome::Granted));
+        let test = lock(family, FlockType::Read, 3);
+        let found = run(&mut c, mount, async move |client| client.flock_test(fid, test).await);
+        assert_eq!(found, Ok(Some(lock(family, FlockType::Write, 2))));
+        c.world.pause(mdt, false);
+        // Another mount that opens the file meets the lock.
+        let there = run(&mut c, other, async move |client| open(&client, fid).await).expect("open");
+        assert_eq!(ask(&mut c, other, there, FlockType::Read, 1), Ok(FlockOutcome::Conflict));
+        let wait = c.jobs.start(&mut c.world, other, async move |client| {
+            client.flock(there, lock(family, FlockType::Write, 1), true).await
+        });
+        c.world.run_for(SEC);
+        assert!(!c.jobs.is_done(wait));
+        // Its end is a request now, also as part of a close.
+        run(&mut c, mount, async move |client| client.release(handle, Some(2)).await).expect("closed");
+        let got: Option<Result<FlockOutcome, Failure>> = c.jobs.wait(&mut c.world, wait, SEC);
+        assert_eq!(got, Some(Ok(FlockOutcome::Granted)), "{family:?}");
+    }
+}
+
+/// Processes of one mount that wait for each other do so at the MDT.
+#[test]
+fn a_process_waits_for_a_lock_of_its_own_mount_that_was_granted_without_a_request() {
+    for family in [FlockFamily::Posix, FlockFamily::Flock] {
+        let mut c = on_devices(8, 1);
+        write_back(&mut c);
+        let fid = file(&mut c);
+        let mount = c.mounts[0];
+        let held = run(&mut c, mount, async move |client| {
+            let handle = open(&client, fid).await?;
+            client.flock(handle, lock(family, FlockType::Write, 1), false).await?;
+            Ok::<_, Failure>(handle)
+        });
+        let held = held.expect("locked");
+        let wait = c.jobs.start(&mut c.world, mount, async move |client| {
+            let handle = open(&client, fid).await?;
+            client.flock(handle, lock(family, FlockType::Write, 2), true).await
+        });
+        c.world.run_for(SEC);
+        assert!(!c.jobs.is_done(wait));
+        let unlock = lock(family, FlockType::Unlock, 1);
+        run(&mut c, mount, async move |client| client.flock(held, unlock, false).await).expect("unlocked");
+        let got: Option<Result<FlockOutcome, Failure>> = c.jobs.wait(&mut c.world, wait, SEC);
+        assert_eq!(got, Some(Ok(FlockOutcome::Granted)), "{family:?}");
+    }
+}
+
+/// Whoever is alone grants itself locks; others come and go, and so does the MDT.
+#[test]
+fn never_do_two_hold_a_lock_while_mounts_open_and_close_the_file() {
+    for seed in 1..=40 {
+        let mut c = on_devices(seed, 3);
+        write_back(&mut c);
+        let fid = file(&mut c);
+        let (inside, rounds) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let mut jobs = Vec::new();
+        let mounts = c.mounts.clone();
+        for (number, mount) in (1..).zip([mounts[0], mounts[0], mounts[1], mounts[2]]) {
+            let (inside, rounds) = (inside.clone(), rounds.clone());
+            let family = if seed % 2 == 0 { FlockFamily::Flock } else { FlockFamily::Posix };
+            let is_rare = mount != mounts[0];
+            jobs.push(c.jobs.start(&mut c.world, mount, move |client: Rc<Client>| async move {
+                for round in 0..12 {
+                    let handle = open(&client, fid).await?;
+                    for _ in 0..3 {
+                        let got = client.flock(handle, lock(family, FlockType::Write, number), true).await?;
+                        assert_eq!(got, FlockOutcome::Granted);
+                        assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "two hold the lock");
+                        client.statfs().await?;
+                        inside.fetch_sub(1, Ordering::Relaxed);
+                        rounds.fetch_add(1, Ordering::Relaxed);
+                        if round % 2 == 0 {
+                            client.flock(handle, lock(family, FlockType::Unlock, number), false).await?;
+                        }
+                    }
+                    client.flush(handle, number).await?;
+                    client.release(handle, Some(number)).await?;
+                    if is_rare {
+                        for _ in 0..100 {
+                            client.statfs().await?;
+                        }
+                    }
+                }
+                Ok::<_, Failure>(())
+            }));
+        }
+        let mdt = c.servers[MDT];
+        for _ in 0..8 {
+            let pause = c.world.rng().below(400_000_000);
             c.world.run_for(pause);
             match c.world.rng().below(4) {
                 0 => c.power_loss(MDT),

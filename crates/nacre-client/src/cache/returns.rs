@@ -1,5 +1,6 @@
 //! The return of locks to the MDT: first the kernel forgets the names and attributes that depend on them, then the
-//! opens made under them are reported, then the closes kept under them are sent, and then the locks are given back.
+//! opens and file locks made under them are reported, then the closes kept under them are sent, and then the locks are
+//! given back.
 //!
 //! One task per MDT does this in rounds. Locks that end during a round are returned by the next round, all together,
 //! so a lock is never returned while the kernel still forgets what depends on it. After a restart of the MDT, the task
@@ -13,17 +14,18 @@ use nacre_dlm::client::InodeCancel;
 use nacre_types::{Fid, InodeBits};
 use nacre_wire::mdt::RevokeAck;
 
-/// The bits under which handles are opened and closed without a request.
-const OF_HANDLES: InodeBits = InodeBits::OPEN.with(InodeBits::SIZE);
+/// The bits under which handles are opened and closed, and file locks taken, without a request.
+const OF_HANDLES: InodeBits = InodeBits::OPEN.with(InodeBits::SIZE).with(InodeBits::WRITE_BACK);
 
 /// The pending work of the next round, in the order of the fields.
 #[derive(Default)]
 struct Due {
     /// Names and inodes that the kernel has to forget.
     stale: Vec<Stale>,
-    /// Inodes whose opens are to be reported, or kept closes sent, and the bits that have ended.
+    /// Inodes whose opens and file locks are to be reported, or kept closes sent, and the bits that have ended.
     ended: Vec<(Fid, InodeBits)>,
-    /// The MDT was restarted: all opens have to be reported, all closes sent, and then reported that no lock of an earlier start is used.
+    /// The MDT was restarted: all opens and file locks have to be reported, all closes sent, and then reported that no lock of an
+    /// earlier start is used.
     former_locks_ended: bool,
     acks: Vec<RevokeAck>,
     cancels: Vec<InodeCancel>,

@@ -16,6 +16,7 @@ impl Client {
     pub(crate) fn evicted_by_mdt(&self, mdt: &Rc<Mdt>) {
         mdt.note_eviction();
         mdt.kept_closes().evicted();
+        mdt.local_flocks().evicted();
         self.mount.dirty_files().evicted(mdt.index());
         let mut opens = self.files.all();
         opens.retain(|open| open.file.fid.mdt() == mdt.index());

@@ -7,7 +7,7 @@ use nacre_dlm::policy::flock::{Family, Kind, Lock};
 use nacre_types::OpenHandle;
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockType};
 
-/// Locks of one file, as the MDT has granted them.
+/// Locks of one file, as the MDT or this mount itself has granted them.
 #[derive(Default)]
 pub(crate) struct FileFlocks {
     /// A lock was requested through some handle: only then a close has to look for locks in all of them.
@@ -47,6 +47,10 @@ impl FileFlocks {
     pub(crate) fn clear(&self) {
         self.granted.borrow_mut().clear();
     }
+    /// Whether there is no lock.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.granted.borrow().is_empty()
+    }
     /// Whether there are locks through this handle.
     pub(crate) fn covers(&self, handle: OpenHandle) -> bool {
         self.granted.borrow().covers(handle)
@@ -57,7 +61,7 @@ impl FileFlocks {
     }
 }
 
-fn family_of(family: FlockFamily) -> Family {
+pub(super) fn family_of(family: FlockFamily) -> Family {
     match family {
         FlockFamily::Flock => Family::Flock,
         FlockFamily::Posix => Family::Posix,

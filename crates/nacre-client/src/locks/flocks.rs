@@ -1,4 +1,5 @@
-//! flock(2), fcntl(2) and OFD locks: the MDT has the locks, this file the requests of this mount that wait for one.
+//! flock(2), fcntl(2) and OFD locks: the MDT has the locks, this file the requests of this mount that wait for one. Locks of
+//! files that no other client has open are granted without a request (`local_flocks.rs`).
 //!
 //! Invariants: (1) a waiting request gets a reply at once and is completed by a callback (`pending`), so it holds no slot; (2)
 //! an interrupted wait ends when the MDT has decided whether the grant or the cancel was first; (3) after a callback the request
@@ -6,7 +7,11 @@
 //! until the MDT has dropped them.
 
 use crate::client::Client;
+use crate::files::state::FileState;
 use crate::files::table::Open;
+use crate::targets::mdt::Mdt;
+use alloc::rc::Rc;
+use nacre_dlm::policy::flock::Kind;
 use nacre_types::{Failure, Fid, OpenHandle};
 use nacre_wire::mdt::{FileLock, Flock, FlockCancel, FlockFamily, FlockOutcome, FlockTest, FlockType};
 
@@ -24,16 +29,35 @@ impl Client {
             // Before the request: a handle that is released meanwhile must know what to drop.
             open.lock_requested(lock.family, lock.owner);
         }
-        let outcome = self.outcome_of(&open, lock, wait).await?;
-        if outcome == FlockOutcome::Granted {
-            open.file.flocks().record(handle, &lock);
+        let mdt = self.mdt_of(open.file.fid).await?;
+        let flocks = open.file.flocks();
+        if let Some(outcome) = granted_here(&mdt, &open, &lock, wait) {
+            if outcome == FlockOutcome::Granted {
+                flocks.record(handle, &lock);
+            }
+            return Ok(outcome);
         }
-        Ok(outcome)
+        let request = mdt.local_flocks().request(open.file.fid);
+        let outcome = self.outcome_of(&mdt, &open, lock, wait).await;
+        if let Ok(FlockOutcome::Granted) = outcome {
+            flocks.record(handle, &lock);
+        }
+        // After an error the MDT may have granted the lock: the close of the handle drops it there.
+        if outcome.is_ok() {
+            request.ended(!flocks.is_empty());
+        }
+        outcome
     }
 
-    async fn outcome_of(&self, open: &Open, lock: FileLock, wait: bool) -> Result<FlockOutcome, Failure> {
+    async fn outcome_of(
+        &self,
+        mdt: &Rc<Mdt>,
+        open: &Open,
+        lock: FileLock,
+        wait: bool,
+    ) -> Result<FlockOutcome, Failure> {
         let fid = open.file.fid;
-        let mdt = self.mdt_of(fid).await?;
+        mdt.report_flocks(&[fid]).await;
         let pending = mdt.flocks().register(&self.ctx, self.new_cookie());
         let cookie = pending.cookie();
         let request = Flock { fid, lock, wait, cookie };
@@ -81,7 +105,15 @@ impl Client {
 
     /// Returns a lock that conflicts with `lock`, if there is one.
     pub async fn flock_test(&self, fid: Fid, lock: FileLock) -> Result<Option<FileLock>, Failure> {
-        Ok(self.mdt_of(fid).await?.call(&FlockTest { fid, lock }).await?.conflict)
+        let mdt = self.mdt_of(fid).await?;
+        if let Some(kind) = kind_of(lock.kind)
+            && mdt.may_write_back(fid)
+            && let Some(conflict) = mdt.local_flocks().test(fid, &lock, kind)
+        {
+            return Ok(conflict);
+        }
+        mdt.report_flocks(&[fid]).await;
+        Ok(mdt.call(&FlockTest { fid, lock }).await?.conflict)
     }
 
     /// close(2) of one descriptor: reports write errors, drops the owner's POSIX locks.
@@ -100,8 +132,7 @@ impl Client {
         }
         if had_locks {
             self.wait_for_writes(&open.file).await;
-            open.file.flocks().remove_owner(family, lock_owner);
-            self.unlock_all(open.file.fid, family, lock_owner).await?;
+            self.unlock_all(&open.file, family, lock_owner).await?;
         }
         open.report_failed_writes()
     }
@@ -109,8 +140,7 @@ impl Client {
     /// The last close of a handle: its locks go, whatever their family.
     pub(crate) async fn drop_locks_of(&self, open: &Open) {
         for (family, owner) in open.take_lock_owners() {
-            open.file.flocks().remove_owner(family, owner);
-            if let Err(error) = self.unlock_all(open.file.fid, family, owner).await
+            if let Err(error) = self.unlock_all(&open.file, family, owner).await
                 && error != Failure::ESHUTDOWN
             {
                 tracing::warn!(fid = %open.file.fid, %error, "the MDT could not drop the locks of a closed file");
@@ -118,9 +148,37 @@ impl Client {
         }
     }
 
-    async fn unlock_all(&self, fid: Fid, family: FlockFamily, owner: u64) -> Result<(), Failure> {
+    async fn unlock_all(&self, file: &FileState, family: FlockFamily, owner: u64) -> Result<(), Failure> {
+        file.flocks().remove_owner(family, owner);
+        let fid = file.fid;
         let lock = FileLock { family, kind: FlockType::Unlock, start: 0, end: u64::MAX, owner, pid: 0 };
-        let request = Flock { fid, lock, wait: false, cookie: self.new_cookie() };
-        self.mdt_of(fid).await?.call(&request).await.map(|_| ())
+        let mdt = self.mdt_of(fid).await?;
+        if mdt.local_flocks().unlock(fid, &lock) {
+            return Ok(());
+        }
+        let request = mdt.local_flocks().request(fid);
+        mdt.report_flocks(&[fid]).await;
+        let unlock = Flock { fid, lock, wait: false, cookie: self.new_cookie() };
+        let outcome = mdt.call(&unlock).await;
+        request.ended(!file.flocks().is_empty());
+        outcome.map(drop)
+    }
+}
+
+/// The outcome of a request that the MDT does not have to decide.
+fn granted_here(mdt: &Rc<Mdt>, open: &Rc<Open>, lock: &FileLock, wait: bool) -> Option<FlockOutcome> {
+    let fid = open.file.fid;
+    match kind_of(lock.kind) {
+        None => mdt.local_flocks().unlock(fid, lock).then_some(FlockOutcome::Granted),
+        Some(kind) if mdt.may_write_back(fid) => mdt.local_flocks().lock(open, lock, kind, wait),
+        Some(_) => None,
+    }
+}
+/// `None`: an unlock.
+fn kind_of(kind: FlockType) -> Option<Kind> {
+    match kind {
+        FlockType::Unlock => None,
+        FlockType::Read => Some(Kind::Read),
+        FlockType::Write => Some(Kind::Write),
     }
 }

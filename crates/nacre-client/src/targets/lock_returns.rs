@@ -80,12 +80,15 @@ impl Mdt {
             if let Some(kernel) = kernel.filter(|_| !stale.is_empty()) {
                 kernel.forget(stale).await;
             }
-            let opens: Vec<Fid> = with_open(&ended).collect();
+            let opens: Vec<Fid> = with(InodeBits::OPEN, &ended).collect();
             self.report_opens(&opens).await;
+            let locked: Vec<Fid> = with(InodeBits::WRITE_BACK, &ended).collect();
+            self.report_flocks(&locked).await;
             let closes: Vec<Fid> = ended.iter().map(|(fid, _)| *fid).collect();
             self.closed_before_return(&closes).await;
             if former_locks_ended {
                 self.report_all_opens().await;
+                self.report_all_flocks().await;
                 self.closed_before_return(&self.kept_closes().fids()).await;
             }
             if former_locks_ended && let Err(error) = self.call(&FormerLocksEnded { instance }).await {
@@ -120,7 +123,7 @@ impl Mdt {
     }
 }
 
-/// The inodes of which the OPEN bit has ended.
-fn with_open(ended: &[(Fid, InodeBits)]) -> impl Iterator<Item = Fid> {
-    ended.iter().filter(|(_, bits)| bits.intersects(InodeBits::OPEN)).map(|(fid, _)| *fid)
+/// The inodes of which a bit has ended.
+fn with(bit: InodeBits, ended: &[(Fid, InodeBits)]) -> impl Iterator<Item = Fid> {
+    ended.iter().filter(move |(_, bits)| bits.intersects(bit)).map(|(fid, _)| *fid)
 }

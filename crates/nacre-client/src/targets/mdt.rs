@@ -9,6 +9,7 @@ use crate::cache::tables::NameEffect;
 use crate::files::close_queue::CloseQueue;
 use crate::files::kept_closes::KeptCloses;
 use crate::files::late_opens::LateOpens;
+use crate::locks::local_flocks::LocalFlocks;
 use crate::locks::pending::PendingFlocks;
 use crate::metadata::fid_pool::FidPool;
 use crate::targets::target::Target;
@@ -37,6 +38,7 @@ pub(crate) struct Mdt {
     kept_closes: KeptCloses,
     /// Opens that were made without a request and not yet reported to this MDT.
     late_opens: LateOpens,
+    local_flocks: LocalFlocks,
     /// Changes sent to this MDT so far.
     changes: Cell<u64>,
     /// How often this MDT has evicted the mount.
@@ -70,6 +72,7 @@ impl Mdt {
             closes: CloseQueue::default(),
             kept_closes: KeptCloses::new(ctx),
             late_opens: LateOpens::new(ctx),
+            local_flocks: LocalFlocks::new(ctx),
             changes: Cell::new(0),
             evictions: Cell::new(0),
             hits: Cell::new(0),
@@ -105,6 +108,9 @@ impl Mdt {
     pub(crate) fn late_opens(&self) -> &LateOpens {
         &self.late_opens
     }
+    pub(crate) fn local_flocks(&self) -> &LocalFlocks {
+        &self.local_flocks
+    }
     pub(crate) fn closes(&self) -> &CloseQueue {
         &self.closes
     }
@@ -117,7 +123,11 @@ impl Mdt {
     }
     /// Whether no call waits: for leak checks at rest.
     pub(crate) fn is_idle(&self) -> bool {
-        self.has_sent_closes() && self.late_opens.is_idle() && self.flocks.is_idle() && self.cache.is_idle()
+        self.has_sent_closes()
+            && self.late_opens.is_idle()
+            && self.local_flocks.is_idle()
+            && self.flocks.is_idle()
+            && self.cache.is_idle()
     }
 
     /// How often this MDT has evicted the mount.

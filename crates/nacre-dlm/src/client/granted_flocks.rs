@@ -47,6 +47,10 @@ impl GrantedFlocks {
     pub fn clear(&mut self) {
         self.by_owner.clear();
     }
+    /// Whether there is no lock.
+    pub fn is_empty(&self) -> bool {
+        self.by_owner.is_empty()
+    }
     /// Whether an operation through this handle may rely on a lock.
     pub fn covers(&self, handle: OpenHandle) -> bool {
         self.covering(handle).next().is_some()

@@ -74,14 +74,13 @@ pub enum StoreOp {
         len: u32,
     },
     /// Reads exactly `len` bytes of a blob and returns [`StoreDone::Checksummed`]: the bytes, and crc32c of each 4 KiB from
-    /// `offset` on, the last one padded with zeros. `fresh`: bytes that the cache has and need not keep are read from the
-    /// device. [`StoreError::Missing`] when one of them is beyond the end of its file, or
-    /// when the file is not there. Holes inside a file are zeros.
+    /// `offset` on, the last one padded with zeros. [`StoreError::Missing`] when one of them is beyond the end of its file,
+    /// or when the file is not there. Holes inside a file are zeros.
     ReadWritten {
         file: FileId,
         offset: u64,
         len: u32,
-        fresh: bool,
+        from: ReadFrom,
     },
     /// Truncates or extends (with a hole). A missing blob is created unless `len` is 0.
     Truncate {
@@ -152,6 +151,18 @@ pub enum StoreOp {
         file: FileId,
     },
     Space,
+}
+
+/// Where the bytes of a read come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadFrom {
+    /// The cache, or else the device, whose bytes the cache then keeps.
+    Cache,
+    /// The device: the cache first forgets of them what it need not keep.
+    Device,
+    /// The device, past the cache as far as the store can: other readers find in it what they would have found anyway.
+    /// Bytes that are not yet on the device are written first.
+    PastCache,
 }
 
 /// Which bytes of a block stay that a write covers in part.

@@ -1,6 +1,7 @@
 //! Blobs split into chunk files, and the reads and writes that must not wait for the disk.
 
 use crate::cache::Open;
+use crate::direct::read_past_cache;
 use crate::dirs::names;
 use crate::path::{chunk_dir, chunk_path, path};
 use crate::raw::{read_ahead, read_append, read_cached, read_full, retry, start_writeback};
@@ -129,6 +130,30 @@ impl FsStore {
             }
         }
         Ok(buf.into())
+    }
+    /// The same from the device. The cache stays as it is, where the file system has such reads.
+    pub(crate) fn read_device(&self, file: FileId, offset: u64, len: u32) -> Result<Bytes, StoreError> {
+        let to = offset + u64::from(len);
+        let mut pieces = Vec::new();
+        let mut at = offset;
+        for piece in self.pieces(file, offset, u64::from(len)) {
+            let open = self.open_chunk(file, piece.chunk, false)?;
+            let read = open.map_or(Ok(Some(Bytes::new())), |open| {
+                read_past_cache(open.fd(), piece.offset, piece.len as usize)
+            });
+            let Some(bytes) = read.map_err(self.fail("reading", file))? else {
+                self.forget_cached(file, offset, u64::from(len));
+                let bytes = self.read_written(file, offset, len);
+                self.forget_cached(file, offset, u64::from(len));
+                return bytes;
+            };
+            at += bytes.len() as u64;
+            if (bytes.len() as u64) < piece.len {
+                return Err(StoreError::Missing { file, from: at, to });
+            }
+            pieces.push(bytes);
+        }
+        Ok(if pieces.len() == 1 { pieces.remove(0) } else { pieces.concat().into() })
     }
     /// Fails if the file that holds the last byte before a write ends before it, so that the write would leave a hole.
     /// Chunks before the last one may be shorter: they are not looked at.

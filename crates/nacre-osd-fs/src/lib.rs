@@ -9,6 +9,7 @@
 mod blob;
 mod cache;
 mod device;
+mod direct;
 mod dirs;
 mod error;
 mod holder;

@@ -14,7 +14,7 @@ use crate::probe::Features;
 use crate::raw::{read_full, retry, store_error, write_all, write_zeros};
 use crate::read_buffers::ReadBuffers;
 use bytes::Bytes;
-use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};
+use nacre_node::{FileId, FileKind, ReadFrom, Store, StoreDone, StoreError, StoreOp, StoreSpace};
 use nacre_osd::checksum::{ChecksummedWrite, checksummed};
 use nacre_types::ObjectId;
 use rustix::fd::{AsFd as _, OwnedFd};
@@ -502,11 +502,16 @@ impl FsStore {
                 self.write_checksummed(file, args, &read_full).map(StoreDone::Checksums)
             }
             StoreOp::Read { file, offset, len } => self.read_file(file, offset, len).map(StoreDone::Bytes),
-            StoreOp::ReadWritten { file, offset, len, fresh } => {
-                if fresh {
-                    self.forget_cached(file, offset, u64::from(len));
-                }
-                self.read_written(file, offset, len).map(checksummed)
+            StoreOp::ReadWritten { file, offset, len, from } => {
+                let bytes = match from {
+                    ReadFrom::Cache => self.read_written(file, offset, len),
+                    ReadFrom::Device => {
+                        self.forget_cached(file, offset, u64::from(len));
+                        self.read_written(file, offset, len)
+                    }
+                    ReadFrom::PastCache => self.read_device(file, offset, len),
+                };
+                bytes.map(checksummed)
             }
             StoreOp::Truncate { file, len } => self.truncate(file, len).map(|()| StoreDone::Unit),
             StoreOp::Allocate { file, offset, len } => {
@@ -546,7 +551,7 @@ impl Store for FsStore {
                 Some(bytes) => Ok(Ok(StoreDone::Bytes(bytes))),
                 None => Err(op),
             },
-            StoreOp::ReadWritten { file, offset, len, fresh: false } => {
+            StoreOp::ReadWritten { file, offset, len, from: ReadFrom::Cache } => {
                 match self.read_cached(*file, *offset, *len) {
                     Some(bytes) if bytes.len() == *len as usize => Ok(Ok(checksummed(bytes))),
                     Some(_) | None => Err(op),

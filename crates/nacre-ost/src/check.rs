@@ -15,7 +15,7 @@ use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
-use nacre_node::{Ctx, FileId, FileKind, StoreDone, StoreError, StoreOp};
+use nacre_node::{Ctx, FileId, FileKind, ReadFrom, StoreDone, StoreError, StoreOp};
 use nacre_osd::checksum::block_checksum;
 use nacre_osd::object_rows::{BlockRow, block_key, object_key, object_of_key, region_of_key};
 use nacre_osd::{
@@ -238,7 +238,8 @@ impl Check<'_> {
             return Ok(());
         }
         let len = (size - start).min(REGION_BYTES) as u32;
-        let mut op = StoreOp::ReadWritten { file: FileId::Blob(object), offset: start, len, fresh: false };
+        let mut op =
+            StoreOp::ReadWritten { file: FileId::Blob(object), offset: start, len, from: ReadFrom::Cache };
         let mut held = u64::MAX;
         let done = match self.ctx.io(op).await {
             Err(StoreError::Missing { from, .. }) => {

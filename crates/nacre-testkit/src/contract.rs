@@ -2,7 +2,7 @@
 //! [`store_contract!`](crate::store_contract), which makes a test of each.
 
 use bytes::Bytes;
-use nacre_node::{FileId, FileKind, Keep, Rng, Store, StoreDone, StoreError, StoreOp};
+use nacre_node::{FileId, FileKind, Keep, ReadFrom, Rng, Store, StoreDone, StoreError, StoreOp};
 use nacre_osd::checksum::block_checksum;
 use nacre_types::{Fid, ObjectId, Oid, Seq};
 use std::collections::BTreeMap;
@@ -277,7 +277,7 @@ pub fn checksummed_writes_pad_keep_and_checksum(store: &dyn Store) {
 pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
     let file = blob(1);
     let missing = |from, to| Err(StoreError::Missing { file, from, to });
-    let read = |offset, len| run(store, StoreOp::ReadWritten { file, offset, len, fresh: false });
+    let read = |offset, len| run(store, StoreOp::ReadWritten { file, offset, len, from: ReadFrom::Cache });
     let checksummed = |offset: u64, written_to| {
         let data = vec![Bytes::from_static(&[9; 100])];
         let keep_head = if offset.is_multiple_of(4096) { Keep::Nothing } else { Keep::Bytes };
@@ -295,6 +295,13 @@ pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
     let sum = block_checksum(&[7; 1000]);
     assert_eq!(read(4000, 1000), Ok(StoreDone::Checksummed(Bytes::from(vec![7; 1000]), vec![sum])));
     assert_eq!(read(4000, 1001), missing(5000, 5001));
+    let of_device =
+        |len| run(store, StoreOp::ReadWritten { file, offset: 4096, len, from: ReadFrom::PastCache });
+    assert_eq!(
+        of_device(904),
+        Ok(StoreDone::Checksummed(Bytes::from(vec![7; 904]), vec![block_checksum(&[7; 904])]))
+    );
+    assert_eq!(of_device(905), missing(5000, 5001));
     assert_eq!((sync(5000), sync(5001)), (Ok(()), missing(5000, 5001).map(drop)));
     assert_eq!(checksummed(8192, Some(8192)), missing(5000, 8192).map(drop), "a hole would be left");
     assert_eq!(checksummed(6000, Some(6000)), missing(5000, 6000).map(drop), "bytes to keep are gone");
@@ -333,8 +340,8 @@ pub fn kept_bytes_are_verified_and_reads_carry_checksums(store: &dyn Store) {
     let old: Vec<u8> = (0..10_000u32).map(|i| (i / 7) as u8).collect();
     write(store, file, 0, &old);
     let blocks: Vec<u32> = old.chunks(4096).map(block_checksum).collect();
-    for fresh in [false, true] {
-        let op = StoreOp::ReadWritten { file, offset: 4096, len: 10_000 - 4096, fresh };
+    for from in [ReadFrom::Cache, ReadFrom::Device, ReadFrom::PastCache] {
+        let op = StoreOp::ReadWritten { file, offset: 4096, len: 10_000 - 4096, from };
         let expected = StoreDone::Checksummed(Bytes::copy_from_slice(&old[4096..]), blocks[1..].to_vec());
         assert_eq!(run(store, op), Ok(expected));
     }

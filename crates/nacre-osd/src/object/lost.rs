@@ -20,7 +20,7 @@ use crate::table;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_node::{FileId, StoreDone, StoreOp};
+use nacre_node::{FileId, ReadFrom, StoreDone, StoreOp};
 use nacre_types::{Extent, ObjectId};
 
 impl Objects {
@@ -53,7 +53,7 @@ impl Objects {
             return Err(OsdError::Lost { object, from, to });
         }
         let is_unverified = self.unverified().may_differ(object, from / REGION_BYTES, row.version);
-        match self.read_summed(object, from, to, false).await? {
+        match self.read_summed(object, from, to, ReadFrom::Cache).await? {
             Ok((bytes, _)) => Ok(bytes),
             Err(_) if is_unverified => {
                 let len = u32::try_from(to - from).expect("at most a region");
@@ -107,7 +107,7 @@ impl Objects {
         if start >= end {
             return Ok(());
         }
-        match self.read_summed(object, start, end, false).await? {
+        match self.read_summed(object, start, end, ReadFrom::Cache).await? {
             Ok(_) => Ok(()),
             Err(file_end) => self.mark_lost(object, region, file_end, size).await.map(drop),
         }

@@ -6,12 +6,13 @@
 //! holes, and `seek.rs` finds them. `rows.rs`
 //! and `checksum.rs` are the formats. After an unclean start, `restore.rs` writes lost bytes again, `rechecksum.rs`
 //! recomputes checksums of blocks that no client has replayed, and `lost.rs` marks blocks that no file has. `verify.rs`
-//! compares what is read with its checksums, and `overwrite.rs` makes this exact over crashes. `logged.rs` puts the bytes of
+//! compares what is read with its checksums, `inspect.rs` a whole region for a scrub, and `overwrite.rs` makes this exact over crashes. `logged.rs` puts the bytes of
 //! small syncs into the log.
 
 pub(crate) mod apply;
 pub(crate) mod cache_trust;
 pub mod checksum;
+pub(crate) mod inspect;
 pub(crate) mod logged;
 pub(crate) mod logged_blocks;
 pub(crate) mod lost;

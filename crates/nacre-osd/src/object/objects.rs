@@ -20,6 +20,7 @@ use crate::engine::credits::Credits;
 use crate::engine::osd::Osd;
 use crate::error::OsdError;
 use crate::maintenance::reclaim::ReclaimTask;
+use crate::maintenance::scrub::Scrub;
 use crate::maintenance::writeback::Writeback;
 use crate::object::cache_trust::CacheTrust;
 use crate::object::checksum::{BLOCK_BYTES, zeros};
@@ -75,6 +76,7 @@ pub struct Objects {
     config: ObjectsConfig,
     locks: Rc<RangeLocks>,
     writeback: Writeback,
+    scrub: Scrub,
     reclaim: ReclaimTask,
     tasks: ObjectTasks,
     /// Objects whose sync or repair failed since the start; the flag in the row lasts beyond it.
@@ -101,6 +103,7 @@ impl Objects {
             config,
             locks: RangeLocks::new(ctx),
             writeback: Writeback::new(ctx),
+            scrub: Scrub::new(ctx),
             reclaim: ReclaimTask::new(ctx),
             tasks: ObjectTasks::new(ctx),
             quarantined: RefCell::default(),
@@ -140,6 +143,7 @@ impl Objects {
     pub async fn stop(&self) {
         self.tasks.stop();
         self.writeback.wake();
+        self.scrub.wake();
         self.reclaim.wake();
         // The reclaim task may be waiting for this commit; if it fails, that task gets the same error.
         drop(self.osd().commit(self.osd().last_transno()).await);
@@ -242,6 +246,9 @@ impl Objects {
     }
     pub(crate) fn writeback(&self) -> &Writeback {
         &self.writeback
+    }
+    pub(crate) fn scrub(&self) -> &Scrub {
+        &self.scrub
     }
     pub(crate) fn reclaim_task(&self) -> &ReclaimTask {
         &self.reclaim

@@ -20,7 +20,7 @@ use crate::table;
 use crate::table::pins::Pins;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use nacre_node::{FileId, StoreDone, StoreError, StoreOp};
+use nacre_node::{FileId, ReadFrom, StoreDone, StoreError, StoreOp};
 use nacre_types::{Codec, Extent, ObjectId, Transno};
 
 /// Key of the row of `TARGET` with the transno of the last stable write: objects that were changed after it may have
@@ -153,13 +153,14 @@ impl Objects {
         }
         let file = FileId::Blob(object);
         let len = u32::try_from((row.size - start).min(REGION_BYTES)).expect("at most a region");
-        let (bytes, held) = match self.read_summed(object, start, start + u64::from(len), false).await? {
-            Ok((bytes, _)) => (bytes, u64::from(len)),
-            Err(held) => match self.ctx().io(StoreOp::Read { file, offset: start, len }).await? {
-                StoreDone::Bytes(bytes) => (bytes, held - start),
-                _ => return Err(unexpected_result("read")),
-            },
-        };
+        let (bytes, held) =
+            match self.read_summed(object, start, start + u64::from(len), ReadFrom::Cache).await? {
+                Ok((bytes, _)) => (bytes, u64::from(len)),
+                Err(held) => match self.ctx().io(StoreOp::Read { file, offset: start, len }).await? {
+                    StoreDone::Bytes(bytes) => (bytes, held - start),
+                    _ => return Err(unexpected_result("read")),
+                },
+            };
         let is_unverified = self.unverified().may_differ(object, region, blocks.version);
         let is_damage = held < u64::from(len) && !is_unverified;
         if is_damage {

@@ -12,7 +12,7 @@ use crate::object::objects::{Objects, unexpected_result};
 use crate::object::rows::{BLOCKS_PER_REGION, BlockRow};
 use bytes::Bytes;
 use core::ops::Range;
-use nacre_node::{FileId, StoreDone, StoreError, StoreOp};
+use nacre_node::{FileId, ReadFrom, StoreDone, StoreError, StoreOp};
 use nacre_types::ObjectId;
 
 impl Objects {
@@ -43,8 +43,8 @@ impl Objects {
         expected: &[(u64, u32)],
     ) -> Result<Result<Bytes, u64>, OsdError> {
         let mut first_found = None;
-        for fresh in [false, true] {
-            let (bytes, sums) = match self.read_summed(object, from, to, fresh).await? {
+        for source in [ReadFrom::Cache, ReadFrom::Device] {
+            let (bytes, sums) = match self.read_summed(object, from, to, source).await? {
                 Ok(read) => read,
                 Err(end) => return Ok(Err(end)),
             };
@@ -57,7 +57,7 @@ impl Objects {
                 }
                 return Ok(Ok(bytes));
             };
-            if fresh {
+            if source == ReadFrom::Device {
                 return Err(self.damaged(object, wrong));
             }
             first_found = Some(wrong);
@@ -70,11 +70,11 @@ impl Objects {
         object: ObjectId,
         from: u64,
         to: u64,
-        fresh: bool,
+        source: ReadFrom,
     ) -> Result<Result<(Bytes, alloc::vec::Vec<u32>), u64>, OsdError> {
         let len = u32::try_from(to.saturating_sub(from)).expect("at most a request or a region");
         let file = FileId::Blob(object);
-        match self.ctx().io(StoreOp::ReadWritten { file, offset: from, len, fresh }).await {
+        match self.ctx().io(StoreOp::ReadWritten { file, offset: from, len, from: source }).await {
             Ok(StoreDone::Checksummed(bytes, sums)) => Ok(Ok((bytes, sums))),
             Ok(_) => Err(unexpected_result("read")),
             Err(StoreError::Missing { from, .. }) => Ok(Err(from)),

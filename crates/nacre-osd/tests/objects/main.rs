@@ -8,5 +8,6 @@ mod machine_loss;
 mod many;
 mod model;
 mod rot;
+mod scrub;
 mod support;
 mod sync_many;

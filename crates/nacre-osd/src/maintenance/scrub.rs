@@ -1,0 +1,285 @@
+//! Scrub: a pass over all objects that compares every written block with its checksum, so that damage is found before the
+//! bytes are needed, while a copy elsewhere still exists.
+//!
+//! A pass inspects one region (256 KiB) at a time, under the lock of that region (`object/inspect.rs`), and pauses between
+//! regions so that it stays below its rate. Objects that exist during the whole pass are visited; those that come or go
+//! meanwhile may be. Damage is logged where it is found, and listed up to [`DAMAGE_MAX`] places.
+//!
+//! Invariants: a pass changes nothing; at most one is current; a pass that is not, or whose target stops, ends with the
+//! inspection that it is in.
+//! Not here: the position of a pass after a restart. It is forgotten, and so are the findings, which are in the log.
+
+use crate::error::OsdError;
+use crate::object::inspect::DamageKind;
+use crate::object::objects::Objects;
+use crate::object::rows::{ObjectRow, block_key, region_of_key};
+use crate::object::scan::is_stopped;
+use crate::table;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use nacre_node::{Ctx, WaitList};
+use nacre_types::{Instant, ObjectId, Timestamp};
+
+/// Places of damage that are listed and logged; further ones are only counted.
+pub const DAMAGE_MAX: usize = 1000;
+/// A piece counts as at least so many bytes against the rate: a device reads them in the time of one request.
+pub const PIECE_BYTES_MIN: u64 = 32 << 10;
+/// A pass makes up for at most so much time in which it was slower than its rate.
+const LAG_MAX: Duration = Duration::from_millis(100);
+/// Block rows of one scan.
+const PAGE: u32 = 64;
+
+/// The state of the latest pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ScrubState {
+    /// There was none since the target started.
+    #[default]
+    Never,
+    /// It is under way.
+    Running,
+    /// It was stopped before its end.
+    Stopped,
+    /// It has come to its end.
+    Finished,
+    /// The objects cannot be listed; the log has the reason.
+    Failed,
+}
+
+/// A damaged part of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Damage {
+    /// The object.
+    pub object: ObjectId,
+    /// The first bad byte.
+    pub from: u64,
+    /// The end of the bad bytes.
+    pub to: u64,
+    /// What is wrong with them.
+    pub kind: DamageKind,
+}
+
+/// What the latest pass has done.
+#[derive(Debug, Clone, Default)]
+pub struct ScrubStatus {
+    /// Whether it runs, or how it ended.
+    pub state: ScrubState,
+    /// When it began.
+    pub started: Timestamp,
+    /// When it ended; zero while it runs.
+    pub ended: Timestamp,
+    /// Objects that were inspected to their end.
+    pub objects: u64,
+    /// Allocated blocks that were passed, in bytes: its progress towards the bytes in use.
+    pub bytes: u64,
+    /// Blocks that were compared with their checksums, in bytes.
+    pub verified_bytes: u64,
+    /// Regions that were left out because their verification after a crash has not ended.
+    pub unverified_regions: u64,
+    /// Damaged places, those beyond the list included.
+    pub damaged_places: u64,
+    /// Bytes of these places.
+    pub damaged_bytes: u64,
+    /// The first places, in the order of the objects.
+    pub damage: Vec<Damage>,
+}
+
+/// The scrub of one target.
+pub(crate) struct Scrub {
+    status: RefCell<ScrubStatus>,
+    /// Number of the current pass. The task of another one ends.
+    pass: Cell<u64>,
+    /// Bytes per second; 0: no limit.
+    rate: Cell<u64>,
+    /// When the next piece may be read.
+    due: Cell<Instant>,
+    wake: WaitList,
+}
+
+impl Scrub {
+    pub(crate) fn new(ctx: &Ctx) -> Self {
+        Self {
+            status: RefCell::default(),
+            pass: Cell::new(0),
+            rate: Cell::new(0),
+            due: Cell::default(),
+            wake: ctx.wait_list(),
+        }
+    }
+    /// A pause ends: the pass checks whether it goes on.
+    pub(crate) fn wake(&self) {
+        self.wake.wake_all();
+    }
+    fn is_running(&self) -> bool {
+        self.status.borrow().state == ScrubState::Running
+    }
+    /// The current pass ends. `at`: now.
+    fn end(&self, state: ScrubState, at: Timestamp) {
+        let mut status = self.status.borrow_mut();
+        (status.state, status.ended) = (state, at);
+        self.pass.set(self.pass.get() + 1);
+    }
+}
+
+impl Objects {
+    /// Begins a pass at the first object, unless one runs.
+    pub fn start_scrub(self: &Rc<Self>) {
+        if self.scrub().is_running() || self.tasks().is_stopping() {
+            return;
+        }
+        *self.scrub().status.borrow_mut() =
+            ScrubStatus { state: ScrubState::Running, started: self.ctx().wall(), ..ScrubStatus::default() };
+        let this = self.clone();
+        let pass = self.scrub().pass.get();
+        self.spawn_task(async move {
+            let result = this.scrub_objects(pass).await;
+            if this.scrub().pass.get() != pass {
+                return; // it was stopped, and another may run
+            }
+            let state = match result {
+                Ok(()) if this.is_current(pass) => ScrubState::Finished,
+                Ok(()) => ScrubState::Stopped,
+                Err(error) if is_stopped(&error) => ScrubState::Stopped,
+                Err(error) => {
+                    tracing::error!(target_name = %this.osd().label().name, %error, "a scrub cannot list the objects");
+                    ScrubState::Failed
+                }
+            };
+            this.scrub().end(state, this.ctx().wall());
+        });
+    }
+    /// Ends the pass that runs, if any. Its findings stay until the next one starts.
+    pub fn stop_scrub(&self) {
+        if self.scrub().is_running() {
+            self.scrub().end(ScrubState::Stopped, self.ctx().wall());
+            self.scrub().wake();
+        }
+    }
+    /// The latest pass.
+    pub fn scrub_status(&self) -> ScrubStatus {
+        self.scrub().status.borrow().clone()
+    }
+    /// Limits a pass to so many bytes per second, at once; 0: no limit. A piece counts as [`PIECE_BYTES_MIN`] or more.
+    pub fn set_scrub_rate(&self, bytes_per_second: u64) {
+        self.scrub().rate.set(bytes_per_second);
+        self.scrub().due.set(Instant::default());
+        self.scrub().wake();
+    }
+
+    /// The pass goes on.
+    fn is_current(&self, pass: u64) -> bool {
+        self.scrub().pass.get() == pass && !self.tasks().is_stopping() && !self.osd().has_failed()
+    }
+
+    async fn scrub_objects(self: &Rc<Self>, pass: u64) -> Result<(), OsdError> {
+        self.each_object(async |object, row| {
+            let result = match row {
+                Ok(row) => self.scrub_object(pass, object, row).await,
+                Err(error) => Err(error),
+            };
+            match result {
+                Err(error) if is_stopped(&error) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(target_name = %self.osd().label().name, %object, %error,
+                        "the rows of an object cannot be read");
+                    self.report_damage(pass, Damage { object, from: 0, to: 0, kind: DamageKind::Rows });
+                }
+                Ok(()) => {}
+            }
+            if self.is_current(pass) {
+                self.scrub().status.borrow_mut().objects += 1;
+                self.pause(pass, 0).await;
+            }
+            Ok(self.is_current(pass))
+        })
+        .await
+    }
+
+    async fn scrub_object(
+        self: &Rc<Self>,
+        pass: u64,
+        object: ObjectId,
+        row: ObjectRow,
+    ) -> Result<(), OsdError> {
+        match self.healthy_row(object).await {
+            Err(OsdError::Quarantined(_)) => {
+                self.report_damage(
+                    pass,
+                    Damage { object, from: 0, to: row.size, kind: DamageKind::Quarantined },
+                );
+                return Ok(());
+            }
+            other => drop(other?),
+        }
+        let (mut next, last) = (block_key(object, 0), block_key(object, u64::MAX));
+        loop {
+            let rows = self.osd().scan(table::BLOCK, &next, &last, PAGE).await?;
+            if rows.is_empty() {
+                return Ok(());
+            }
+            for (key, _) in &rows {
+                let region = region_of_key(key).unwrap_or_default();
+                next = block_key(object, region + 1);
+                let found = self.inspect_region(object, region).await?;
+                if !self.is_current(pass) {
+                    return Ok(());
+                }
+                {
+                    let mut status = self.scrub().status.borrow_mut();
+                    status.bytes += found.allocated_bytes;
+                    status.verified_bytes += found.verified_bytes;
+                    status.unverified_regions += u64::from(found.is_unverified);
+                }
+                for (range, kind) in found.damage {
+                    self.report_damage(pass, Damage { object, from: range.start, to: range.end, kind });
+                }
+                self.pause(pass, found.verified_bytes).await;
+            }
+        }
+    }
+
+    /// Waits until the next piece may be read, after one of `bytes`.
+    async fn pause(&self, pass: u64, bytes: u64) {
+        let scrub = self.scrub();
+        let now = self.ctx().now();
+        if scrub.rate.get() == 0 {
+            // Requests that have arrived meanwhile come first.
+            return self.ctx().next_visit().await;
+        }
+        let nanos = bytes.max(PIECE_BYTES_MIN).saturating_mul(1_000_000_000) / scrub.rate.get();
+        let late = now > scrub.due.get() + LAG_MAX;
+        let begin = if late { now } else { scrub.due.get() };
+        scrub.due.set(begin + Duration::from_nanos(nanos));
+        while self.is_current(pass) && self.ctx().now() < scrub.due.get() {
+            self.ctx().timeout(scrub.due.get(), scrub.wake.wait()).await;
+        }
+        // Without a limit meanwhile, or behind: this pass still leaves the visit.
+        self.ctx().next_visit().await;
+    }
+
+    fn report_damage(&self, pass: u64, new: Damage) {
+        if !self.is_current(pass) {
+            return;
+        }
+        let mut status = self.scrub().status.borrow_mut();
+        status.damaged_bytes += new.to - new.from;
+        let is_next = |last: &Damage| {
+            last.object == new.object && last.kind == new.kind && last.to == new.from && new.from > 0
+        };
+        if let Some(last) = status.damage.last_mut().filter(|last| is_next(last)) {
+            last.to = new.to;
+            return;
+        }
+        status.damaged_places += 1;
+        let target_name = &self.osd().label().name;
+        if status.damage.len() < DAMAGE_MAX {
+            status.damage.push(new);
+            let Damage { object, from, to, kind } = new;
+            tracing::error!(target_name = %target_name, %object, fid = %object.fid, from, to, ?kind,
+                "a scrub found damage: restore the file from a copy, or remove it\nhint: nacre scrub status names it");
+        } else if status.damaged_places == DAMAGE_MAX as u64 + 1 {
+            tracing::error!(target_name = %target_name, "a scrub found more damage, which is only counted");
+        }
+    }
+}

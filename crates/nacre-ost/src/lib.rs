@@ -9,6 +9,7 @@ mod check;
 mod kept_writes;
 mod locks;
 mod room;
+mod scrub;
 mod service;
 mod store;
 mod tombstone;

@@ -26,7 +26,11 @@ fn check(name: &str, value: &str, seen: &mut BTreeSet<String>) -> &'static Row {
 
 /// A value to set that changes little: the present one.
 fn same<'a>(row: &Row, value: &'a str) -> &'a str {
-    if let Kind::Counters(_) = row.kind { CLEAR } else { value }
+    match row.kind {
+        Kind::Counters(_) => CLEAR,
+        Kind::Work(_) => "stop",
+        _ => value,
+    }
 }
 
 #[test]

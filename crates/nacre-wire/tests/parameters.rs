@@ -86,7 +86,7 @@ fn rows_are_consistent() {
         }
         let is_shown = matches!(row.kind, Kind::Text | Kind::Report | Kind::Gauge(_));
         assert_eq!(is_shown, row.set == SetWhen::Never, "{}", row.field);
-        let has_default = !is_shown && !matches!(row.kind, Kind::Counters(_));
+        let has_default = !is_shown && !matches!(row.kind, Kind::Counters(_) | Kind::Work(_));
         assert_eq!(has_default, row.default != Default::None, "{}", row.field);
         if has_default && !matches!(row.default, Default::Computed(_)) {
             assert!(row.parse(&row.default_text()).is_ok(), "{} refuses its default", row.field);

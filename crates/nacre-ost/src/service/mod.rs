@@ -43,6 +43,7 @@ pub struct Ost {
     uncommitted: UncommittedBytes,
     /// An object is synced when a client cancels a lock under which it may have written.
     sync_on_cancel: Cell<bool>,
+    scrub_rate_mb: Cell<u64>,
     bulk_sizes: RefCell<BulkSizes>,
     registration: Option<Rc<Registration>>,
     statfs: RefCell<StatfsReply>,
@@ -70,10 +71,12 @@ impl Service for Ost {
             uncommitted: UncommittedBytes::new(core, &store),
             store,
             sync_on_cancel: Cell::new(OstParam::SyncOnCancel.row().default_switch()),
+            scrub_rate_mb: Cell::default(),
             bulk_sizes: RefCell::new(BulkSizes::new(core.ctx.wall())),
             registration: Registration::start(core),
             statfs: RefCell::default(),
         });
+        this.set_scrub_rate_mb(OstParam::ScrubRateMb.row().default_u32().into());
         this.clone()
             .statfs()
             .await

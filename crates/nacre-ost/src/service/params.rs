@@ -1,5 +1,6 @@
 //! The parameters of an OST: the arms of the rows in `nacre-wire/src/params/table.rs`.
 
+use crate::scrub;
 use crate::service::Ost;
 use crate::service::bulk_sizes::BulkSizes;
 use alloc::vec::Vec;
@@ -30,6 +31,13 @@ impl Ost {
             OstParam::SyncOnCancel => {
                 Arm::switch(self.sync_on_cancel.get(), |on| self.sync_on_cancel.set(on))
             }
+            OstParam::Scrub => Arm::word(scrub::render(&self.store), |word| {
+                scrub::request(&self.store, word);
+                Ok(())
+            }),
+            OstParam::ScrubRateMb => {
+                Arm::number(self.scrub_rate_mb.get(), |rate: u64| self.set_scrub_rate_mb(rate))
+            }
             OstParam::LockCount => Arm::shown(locks),
             OstParam::LockWaiting => Arm::shown(waiting),
             OstParam::ConfigVersion => {
@@ -37,6 +45,11 @@ impl Ost {
                 Arm::shown_if(reply.map(|reply| reply.config_version))
             }
         }
+    }
+
+    pub(super) fn set_scrub_rate_mb(&self, rate: u64) {
+        self.scrub_rate_mb.set(rate);
+        self.store.objects().set_scrub_rate(rate << 20);
     }
 
     /// The counters of operations and of bulk begin at the same time.

@@ -92,7 +92,7 @@ impl<'a> Arm<'a> {
             move |n: u64| set(T::try_from(n).map_err(|_| String::from("Numerical result out of range"))?);
         Self::new(value, Setter::Number(Box::new(set)))
     }
-    /// One of the words of the row.
+    /// One of the words of the row, or a request for work.
     pub fn word(value: impl ToString, set: impl FnOnce(&'static str) -> Result<(), String> + 'a) -> Self {
         Self::new(value, Setter::Word(Box::new(set)))
     }
@@ -108,7 +108,7 @@ impl<'a> Arm<'a> {
             | (Setter::Clear(_), Kind::Counters(_))
             | (Setter::Switch(_), Kind::Switch)
             | (Setter::Number(_), Kind::Number { .. })
-            | (Setter::Word(_), Kind::Words(_))
+            | (Setter::Word(_), Kind::Words(_) | Kind::Work(_))
             | (Setter::Text(_), Kind::Checked(_)) => !is_fixed,
             _ => false,
         }

@@ -33,6 +33,8 @@ pub enum Kind {
     Words(&'static [&'static str]),
     /// A text that the owner checks, with a description of what it accepts.
     Checked(&'static str),
+    /// Work that is started and stopped with one of some words, and is shown like a report.
+    Work(&'static [&'static str]),
 }
 
 /// The contents of counters.
@@ -151,6 +153,11 @@ impl Row {
         tunable(field, Kind::Checked(accepts), Default::Word(default), help)
     }
 
+    /// Work that runs on request. A request cannot be permanent.
+    pub const fn work(field: &'static str, words: &'static [&'static str], help: &'static str) -> Self {
+        row(field, Kind::Work(words), help).set(SetWhen::Running)
+    }
+
     /// Replaces the time at which it can be set.
     pub const fn set(mut self, set: SetWhen) -> Self {
         self.set = set;
@@ -228,7 +235,7 @@ impl Row {
             Kind::Counters(_) => format!("{CLEAR} or 0"),
             Kind::Switch => "0 or 1".to_string(),
             Kind::Number { least, most, unit } => format!("{least} to {most} {unit}"),
-            Kind::Words(words) => words.join(" or "),
+            Kind::Words(words) | Kind::Work(words) => words.join(" or "),
             Kind::Checked(accepts) => accepts.to_string(),
         }
     }
@@ -267,7 +274,7 @@ impl Row {
             Kind::Text | Kind::Words(_) | Kind::Checked(_) | Kind::Counters(Calls::Table) => None,
             Kind::Number { unit: "%", .. } => None,
             Kind::Gauge(_) | Kind::Switch | Kind::Number { .. } => Some(name),
-            Kind::Report => Some(format!("{name}_KEY")),
+            Kind::Report | Kind::Work(_) => Some(format!("{name}_KEY")),
             Kind::Counters(Calls::PerName) => {
                 Some(format!("{name}_samples_total, _seconds_total, _bytes_total"))
             }

@@ -229,6 +229,12 @@ groups! {
         Tombstones: Row::gauge("tombstones", "objects", "Destroyed objects that refuse late writes.");
         SyncOnCancel: Row::switch("sync_on_cancel", false, "1: when a client cancels a lock for writing, a sync of its \
             writes under the lock starts; no request waits for the sync. 0: they are synced with others.");
+        Scrub: Row::work("scrub", &["start", "stop"], "Compares every written block of all objects with its checksum, in the \
+            background. Shown are the state, times in seconds since 1970, the progress towards the objects and bytes in \
+            use, regions whose check after a crash has not ended, and the damaged places of the latest pass. A new pass, and \
+            a start of the target, forget it. `nacre scrub` names the files.");
+        ScrubRateMb: Row::number("scrub_rate_mb", (0, 1_000_000, "MiB/s"), Number(50), "Limit for a scrub, which holds at \
+            once. 0: no limit. Each of its reads counts as at least 32 KiB.");
         LockCount: Row::gauge("lock_count", "locks", "Extent locks held or awaited.");
         LockWaiting: Row::gauge("lock_waiting", "locks", "Extent locks awaited.");
         ConfigVersion: Row::gauge("config_version", "", "Version of the list of targets at the registration.");

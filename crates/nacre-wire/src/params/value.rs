@@ -56,7 +56,7 @@ impl Row {
                     _ => Err(format!("Numerical result out of range ({})", self.values())),
                 }
             }
-            Kind::Words(words) => {
+            Kind::Words(words) | Kind::Work(words) => {
                 words.iter().find(|word| **word == trimmed).map(|word| Value::Word(word)).ok_or_else(invalid)
             }
             Kind::Checked(_) => Ok(Value::Text(trimmed.to_string())),

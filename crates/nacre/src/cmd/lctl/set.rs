@@ -9,7 +9,7 @@ use crate::query::tool::{TimeoutArgs, Tool, Unreachable};
 use anyhow::{Result, bail, ensure};
 use nacre_types::TargetName;
 use nacre_wire::mgs::SetPermanentParam;
-use nacre_wire::params::{CLEAR, NotPermanent, check_permanent, row_of};
+use nacre_wire::params::{CLEAR, Kind, NotPermanent, check_permanent, row_of};
 use nacre_wire::target::{GetParams, Param, SetParam};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -115,8 +115,9 @@ fn apply_in(
         let set = format!("{name}={value}");
         match tool.call(&SetParam { name: name.clone(), value: value.into() })?.refused {
             none if none.is_empty() => {
-                let now = now(&mut tool, name)?;
                 let asked = value.trim();
+                let is_request = row_of(name).is_some_and(|row| matches!(row.kind, Kind::Work(_)));
+                let now = if is_request { asked.to_owned() } else { now(&mut tool, name)? };
                 done.set.push(format!("{name}={now}"));
                 if now != asked && now != CLEAR {
                     done.clamped.push(format!("nacre: {name}: {asked} was asked for, {now} holds"));

@@ -1,7 +1,7 @@
 //! The command line: one definition per command and flag, from which parser and help are made.
 
 use crate::cmd::{
-    bench, check, destroy, down, lctl, lfs, lr_reader, manual, mkfs, mount, serve, status, target, up,
+    bench, check, destroy, down, lctl, lfs, lr_reader, manual, mkfs, mount, scrub, serve, status, target, up,
 };
 use crate::process::guard;
 use anyhow::Result;
@@ -41,6 +41,7 @@ pub(crate) enum Command {
     Umount(down::UmountArgs),
     Sync(down::SyncArgs),
     Check(check::CheckArgs),
+    Scrub(scrub::ScrubArgs),
     /// List the targets of a file system; replace a lost one, accept an old copy
     #[command(
         subcommand,
@@ -111,6 +112,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
         Command::Umount(args) => down::umount(args),
         Command::Sync(args) => down::sync(args),
         Command::Check(args) => check::run(args),
+        Command::Scrub(args) => scrub::run(args),
         Command::Target(command) => target::run(command),
         Command::LrReader(args) => lr_reader::run(args),
         Command::Lfs(command) => lfs::run(command),

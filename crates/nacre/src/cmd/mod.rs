@@ -15,6 +15,7 @@ pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod mount_helper;
 pub(crate) mod remount;
+pub(crate) mod scrub;
 pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod target;

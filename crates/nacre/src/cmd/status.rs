@@ -1,5 +1,6 @@
 //! `nacre status`: processes, targets and mounts of this machine.
 
+use crate::cmd::scrub;
 use crate::output;
 use crate::process::registry::{self, ProcessEntry};
 use crate::query::filesystems;
@@ -19,7 +20,8 @@ use std::process::ExitCode;
         \n\
         `size` and `available` are those of the target's device: targets that share\n\
         a device show the same space. `objects` counts the inodes of an MDT and the objects\n\
-        of an OST. Lines below the table give the reason of each state.\n\
+        of an OST. Lines below the table give the reason of each state,\n\
+        and damage that a scrub has found.\n\
         \n\
         State:\n\
         \x20 up             the target or mount replies\n\
@@ -90,7 +92,7 @@ impl State {
 struct Island {
     name: String,
     state: State,
-    /// Why it is not up.
+    /// Why it is not up, or what is wrong although it is.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     reasons: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -254,12 +256,25 @@ fn ask(entry: &ProcessEntry, name: &str, timeout: TimeoutArgs) -> Result<Island>
         }
         Some(TargetKind::Mgs) => tool.call(&Ping {}).map(|_| up(Vec::new())),
         Some(TargetKind::Mdt | TargetKind::Ost) => match tool.call(&Statfs {}) {
-            Ok(space) => Ok(up(Vec::new()).with(&space)),
+            Ok(space) => {
+                let mut island = up(Vec::new()).with(&space);
+                island.reasons.extend(damage(&mut tool, name));
+                Ok(island)
+            }
             Err(error) if tool::why_unreachable(&error) == Unreachable::Silent => Err(error),
             // It says that it cannot tell.
             Err(_) => tool.call(&Ping {}).map(|_| up(Vec::new())),
         },
     }
+}
+
+/// The damage that the latest scrub of an OST has found, which serves all the same.
+fn damage(tool: &mut Tool, name: &str) -> Option<String> {
+    let is_ost = TargetName::parse(name)?.kind() == TargetKind::Ost;
+    let places = if is_ost { scrub::pass_of(tool, name).ok()?.damaged_places } else { 0 };
+    (places > 0).then(|| {
+        format!("damaged: the scrub of {name} has found {places} damaged places\nhint: nacre scrub status")
+    })
 }
 
 /// Why a mount has no connection to a server, if so.

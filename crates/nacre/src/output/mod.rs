@@ -123,6 +123,17 @@ pub(crate) fn progress(total: u64, what: &'static str) -> ProgressBar {
     bar
 }
 
+/// The same for bytes, whose number may change.
+pub(crate) fn progress_bytes(what: &'static str) -> ProgressBar {
+    let bar = progress(0, what);
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:30} {binary_bytes}/{binary_total_bytes} {msg} {elapsed}")
+    {
+        bar.set_style(style);
+    }
+    bar
+}
+
 /// After the `^C` that a terminal shows.
 pub(crate) fn after_ctrl_c() {
     if std::io::stderr().is_terminal() {

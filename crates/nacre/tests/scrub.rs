@@ -58,8 +58,9 @@ fn damaged_files_are_named_until_they_are_written_again_or_removed() {
     assert_eq!((sum("verified_bytes"), sum("bytes")), (8 * 901_120, sum("bytes_total")), "{all}");
 
     flip(&object_of(&m, 2), 300_000);
-    flip(&object_of(&m, 4), 0);
-    flip(&object_of(&m, 4), 899_999);
+    let fourth = object_of(&m, 4);
+    flip(&fourth, 0);
+    flip(&fourth, 899_999);
     fs::OpenOptions::new().write(true).open(object_of(&m, 7)).unwrap().set_len(819_200).unwrap();
     let said = m.nacre(&["scrub", "--wait"]);
     assert_eq!(said.code, Some(1), "{} {}", said.out, said.err);

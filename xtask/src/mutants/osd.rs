@@ -28,6 +28,37 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-osd", "objects", "rot::no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
     planted(
+        "scrub: a region is inspected while it changes",
+        "crates/nacre-osd/src/object/inspect.rs",
+        &[(
+            "let _guard = self.locks().lock(object, range, false).await;",
+            "let _guard = self.locks().lock(object, Extent::new(range.start, range.start), false).await;",
+        )],
+    )
+    .found_by("nacre-osd", "objects", "scrub::changes_beside_it_are_never_taken_for_damage"),
+    planted(
+        "scrub: a page of regions is left out",
+        "crates/nacre-osd/src/maintenance/scrub.rs",
+        &[("next = block_key(object, region + 1);", "next = block_key(object, region + 2);")],
+    )
+    .found_by("nacre-osd", "objects", "scrub::every_kind_of_damage_is_found_and_named_exactly"),
+    planted(
+        "scrub: one bad read is damage",
+        "crates/nacre-osd/src/object/inspect.rs",
+        &[("let second = self.compare(object, expected, size).await?;", "let second = first.clone();")],
+    )
+    .found_by(
+        "nacre-osd",
+        "objects",
+        "scrub::a_block_that_the_device_cannot_read_is_damage_only_if_it_is_so_twice",
+    ),
+    planted(
+        "scrub: the target stops only when the next piece is due",
+        "crates/nacre-osd/src/object/objects.rs",
+        &[("        self.scrub.wake();\n", "")],
+    )
+    .found_by("nacre-osd", "objects", "scrub::it_keeps_to_its_rate_and_ends_when_it_is_stopped"),
+    planted(
         "objects count as stable although the sync of all of them failed",
         "crates/nacre-osd/src/maintenance/sync_many.rs",
         &[(

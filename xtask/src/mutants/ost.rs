@@ -10,6 +10,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "identity", "a_blank_ost_is_used_by_nobody_until_it_is_admitted"),
     planted(
+        "the total of a scrub is that of its progress",
+        "crates/nacre-ost/src/scrub.rs",
+        &[("usage.objects.max(status.objects)", "usage.objects.min(status.objects) + 1")],
+    )
+    .found_by(
+        "nacre-sim",
+        "scrub",
+        "damage_is_named_by_the_fid_of_its_file_and_is_gone_when_the_file_is_written_again",
+    ),
+    planted(
         "a write does not wait for space that is being freed",
         "crates/nacre-ost/src/store.rs",
         &[(

@@ -10,6 +10,7 @@ pub(crate) mod merge;
 pub(crate) mod orphan;
 pub(crate) mod reclaim;
 pub(crate) mod scrub;
+pub(crate) mod scrub_status;
 pub(crate) mod sync_many;
 pub(crate) mod thin;
 pub(crate) mod writeback;

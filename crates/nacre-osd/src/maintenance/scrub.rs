@@ -3,124 +3,29 @@
 //!
 //! A pass inspects one region (256 KiB) at a time, under the lock of that region (`object/inspect.rs`), and pauses between
 //! regions so that it stays below its rate. Objects that exist during the whole pass are visited; those that come or go
-//! meanwhile may be. Damage is logged where it is found, and listed up to [`DAMAGE_MAX`] places.
+//! meanwhile may be. Damage is logged where it is found, and listed up to [`DAMAGE_MAX`] places (`scrub_status.rs`).
 //!
 //! Invariants: a pass changes nothing; at most one is current; a pass that is not, or whose target stops, ends with the
 //! inspection that it is in.
 //! Not here: the position of a pass after a restart. It is forgotten, and so are the findings, which are in the log.
 
 use crate::error::OsdError;
-use crate::object::inspect::DamageKind;
+use crate::maintenance::scrub_status::{DAMAGE_MAX, Damage, DamageKind, ScrubState, ScrubStatus};
 use crate::object::objects::Objects;
 use crate::object::rows::{ObjectRow, block_key, region_of_key};
 use crate::object::scan::is_stopped;
 use crate::table;
 use alloc::rc::Rc;
-use alloc::vec::Vec;
-use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use nacre_node::{Ctx, WaitList};
-use nacre_types::{Instant, ObjectId, Timestamp};
+use nacre_types::ObjectId;
 
-/// Places of damage that are listed and logged; further ones are only counted.
-pub const DAMAGE_MAX: usize = 1000;
-/// A piece counts as at least so many bytes against the rate: a device reads them in the time of one request.
+/// A region, and an object beside its regions, counts as at least so many bytes against the rate: a device reads them in
+/// the time of one request.
 pub const PIECE_BYTES_MIN: u64 = 32 << 10;
 /// A pass makes up for at most so much time in which it was slower than its rate.
 const LAG_MAX: Duration = Duration::from_millis(100);
 /// Block rows of one scan.
 const PAGE: u32 = 64;
-
-/// The state of the latest pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ScrubState {
-    /// There was none since the target started.
-    #[default]
-    Never,
-    /// It is under way.
-    Running,
-    /// It was stopped before its end.
-    Stopped,
-    /// It has come to its end.
-    Finished,
-    /// The objects cannot be listed; the log has the reason.
-    Failed,
-}
-
-/// A damaged part of an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Damage {
-    /// The object.
-    pub object: ObjectId,
-    /// The first bad byte.
-    pub from: u64,
-    /// The end of the bad bytes.
-    pub to: u64,
-    /// What is wrong with them.
-    pub kind: DamageKind,
-}
-
-/// What the latest pass has done.
-#[derive(Debug, Clone, Default)]
-pub struct ScrubStatus {
-    /// Whether it runs, or how it ended.
-    pub state: ScrubState,
-    /// When it began.
-    pub started: Timestamp,
-    /// When it ended; zero while it runs.
-    pub ended: Timestamp,
-    /// Objects that were inspected to their end.
-    pub objects: u64,
-    /// Allocated blocks that were passed, in bytes: its progress towards the bytes in use.
-    pub bytes: u64,
-    /// Blocks that were compared with their checksums, in bytes.
-    pub verified_bytes: u64,
-    /// Regions that were left out because their verification after a crash has not ended.
-    pub unverified_regions: u64,
-    /// Damaged places, those beyond the list included.
-    pub damaged_places: u64,
-    /// Bytes of these places.
-    pub damaged_bytes: u64,
-    /// The first places, in the order of the objects.
-    pub damage: Vec<Damage>,
-}
-
-/// The scrub of one target.
-pub(crate) struct Scrub {
-    status: RefCell<ScrubStatus>,
-    /// Number of the current pass. The task of another one ends.
-    pass: Cell<u64>,
-    /// Bytes per second; 0: no limit.
-    rate: Cell<u64>,
-    /// When the next piece may be read.
-    due: Cell<Instant>,
-    wake: WaitList,
-}
-
-impl Scrub {
-    pub(crate) fn new(ctx: &Ctx) -> Self {
-        Self {
-            status: RefCell::default(),
-            pass: Cell::new(0),
-            rate: Cell::new(0),
-            due: Cell::default(),
-            wake: ctx.wait_list(),
-        }
-    }
-    /// A pause ends: the pass checks whether it goes on.
-    pub(crate) fn wake(&self) {
-        self.wake.wake_all();
-    }
-    fn is_running(&self) -> bool {
-        self.status.borrow().state == ScrubState::Running
-    }
-    /// The current pass ends. `at`: now.
-    fn end(&self, state: ScrubState, at: Timestamp) {
-        let mut status = self.status.borrow_mut();
-        (status.state, status.ended) = (state, at);
-        self.pass.set(self.pass.get() + 1);
-    }
-}
 
 impl Objects {
     /// Begins a pass at the first object, unless one runs.
@@ -128,13 +33,13 @@ impl Objects {
         if self.scrub().is_running() || self.tasks().is_stopping() {
             return;
         }
-        *self.scrub().status.borrow_mut() =
+        *self.scrub().status_mut() =
             ScrubStatus { state: ScrubState::Running, started: self.ctx().wall(), ..ScrubStatus::default() };
         let this = self.clone();
-        let pass = self.scrub().pass.get();
+        let pass = self.scrub().pass();
         self.spawn_task(async move {
             let result = this.scrub_objects(pass).await;
-            if this.scrub().pass.get() != pass {
+            if this.scrub().pass() != pass {
                 return; // it was stopped, and another may run
             }
             let state = match result {
@@ -158,18 +63,17 @@ impl Objects {
     }
     /// The latest pass.
     pub fn scrub_status(&self) -> ScrubStatus {
-        self.scrub().status.borrow().clone()
+        self.scrub().status().clone()
     }
-    /// Limits a pass to so many bytes per second, at once; 0: no limit. A piece counts as [`PIECE_BYTES_MIN`] or more.
+    /// Limits a pass to so many bytes per second, at once; 0: no limit. See also
+    /// [`PIECE_BYTES_MIN`].
     pub fn set_scrub_rate(&self, bytes_per_second: u64) {
-        self.scrub().rate.set(bytes_per_second);
-        self.scrub().due.set(Instant::default());
-        self.scrub().wake();
+        self.scrub().set_rate(bytes_per_second);
     }
 
     /// The pass goes on.
     fn is_current(&self, pass: u64) -> bool {
-        self.scrub().pass.get() == pass && !self.tasks().is_stopping() && !self.osd().has_failed()
+        self.scrub().pass() == pass && !self.tasks().is_stopping() && !self.osd().has_failed()
     }
 
     async fn scrub_objects(self: &Rc<Self>, pass: u64) -> Result<(), OsdError> {
@@ -188,7 +92,7 @@ impl Objects {
                 Ok(()) => {}
             }
             if self.is_current(pass) {
-                self.scrub().status.borrow_mut().objects += 1;
+                self.scrub().status_mut().objects += 1;
                 self.pause(pass, 0).await;
             }
             Ok(self.is_current(pass))
@@ -226,15 +130,16 @@ impl Objects {
                     return Ok(());
                 }
                 {
-                    let mut status = self.scrub().status.borrow_mut();
-                    status.bytes += found.allocated_bytes;
-                    status.verified_bytes += found.verified_bytes;
-                    status.unverified_regions += u64::from(found.is_unverified);
+                    let mut status = self.scrub().status_mut();
+                    status.bytes += found.allocated_bytes();
+                    status.verified_bytes += found.verified_bytes();
+                    status.unverified_regions += u64::from(found.is_unverified());
                 }
-                for (range, kind) in found.damage {
-                    self.report_damage(pass, Damage { object, from: range.start, to: range.end, kind });
+                for (range, kind) in found.damage() {
+                    let (from, to) = (range.start, range.end);
+                    self.report_damage(pass, Damage { object, from, to, kind: *kind });
                 }
-                self.pause(pass, found.verified_bytes).await;
+                self.pause(pass, found.verified_bytes()).await;
             }
         }
     }
@@ -243,18 +148,18 @@ impl Objects {
     async fn pause(&self, pass: u64, bytes: u64) {
         let scrub = self.scrub();
         let now = self.ctx().now();
-        if scrub.rate.get() == 0 {
+        if scrub.rate() == 0 {
             // Requests that have arrived meanwhile come first.
             return self.ctx().next_visit().await;
         }
-        let nanos = bytes.max(PIECE_BYTES_MIN).saturating_mul(1_000_000_000) / scrub.rate.get();
-        let late = now > scrub.due.get() + LAG_MAX;
-        let begin = if late { now } else { scrub.due.get() };
-        scrub.due.set(begin + Duration::from_nanos(nanos));
-        while self.is_current(pass) && self.ctx().now() < scrub.due.get() {
-            self.ctx().timeout(scrub.due.get(), scrub.wake.wait()).await;
+        let nanos = bytes.max(PIECE_BYTES_MIN).saturating_mul(1_000_000_000) / scrub.rate();
+        let late = now > scrub.due() + LAG_MAX;
+        let begin = if late { now } else { scrub.due() };
+        scrub.set_due(begin + Duration::from_nanos(nanos));
+        while self.is_current(pass) && self.ctx().now() < scrub.due() {
+            self.ctx().timeout(scrub.due(), scrub.event()).await;
         }
-        // Without a limit meanwhile, or behind: this pass still leaves the visit.
+        // A pass that is behind its rate leaves the visit, too.
         self.ctx().next_visit().await;
     }
 
@@ -262,7 +167,7 @@ impl Objects {
         if !self.is_current(pass) {
             return;
         }
-        let mut status = self.scrub().status.borrow_mut();
+        let mut status = self.scrub().status_mut();
         status.damaged_bytes += new.to - new.from;
         let is_next = |last: &Damage| {
             last.object == new.object && last.kind == new.kind && last.to == new.from && new.from > 0

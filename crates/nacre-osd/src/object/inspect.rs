@@ -8,6 +8,7 @@
 //! out: `object/rechecksum.rs` verifies them.
 
 use crate::error::OsdError;
+use crate::maintenance::scrub_status::DamageKind;
 use crate::object::checksum::BLOCK_BYTES;
 use crate::object::objects::Objects;
 use crate::object::rows::{BLOCKS_PER_REGION, REGION_BYTES};
@@ -17,32 +18,32 @@ use core::ops::Range;
 use nacre_node::{ReadFrom, StoreError};
 use nacre_types::{Extent, ObjectId};
 
-/// What is wrong with bytes that were written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DamageKind {
-    /// The device returns other bytes than were written.
-    Checksum,
-    /// The file of the object does not have them.
-    Lost,
-    /// The device returns an error.
-    Unreadable,
-    /// The whole object: a sync of it failed.
-    Quarantined,
-    /// The rows that describe the object cannot be read, and so its bytes are not verified.
-    Rows,
-}
-
 /// The result of an inspection.
 #[derive(Debug, Default)]
 pub(crate) struct Inspected {
+    allocated_bytes: u64,
+    verified_bytes: u64,
+    is_unverified: bool,
+    damage: Vec<(Range<u64>, DamageKind)>,
+}
+
+impl Inspected {
     /// Allocated blocks of the region, in bytes.
-    pub(crate) allocated_bytes: u64,
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        self.allocated_bytes
+    }
     /// Blocks that were compared with their checksums, in bytes.
-    pub(crate) verified_bytes: u64,
+    pub(crate) fn verified_bytes(&self) -> u64 {
+        self.verified_bytes
+    }
     /// The region has written blocks that a crash may have changed: nothing was compared.
-    pub(crate) is_unverified: bool,
+    pub(crate) fn is_unverified(&self) -> bool {
+        self.is_unverified
+    }
     /// Bad bytes in order.
-    pub(crate) damage: Vec<(Range<u64>, DamageKind)>,
+    pub(crate) fn damage(&self) -> &[(Range<u64>, DamageKind)] {
+        &self.damage
+    }
 }
 
 impl Objects {

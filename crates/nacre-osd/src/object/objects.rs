@@ -20,7 +20,7 @@ use crate::engine::credits::Credits;
 use crate::engine::osd::Osd;
 use crate::error::OsdError;
 use crate::maintenance::reclaim::ReclaimTask;
-use crate::maintenance::scrub::Scrub;
+use crate::maintenance::scrub_status::Scrub;
 use crate::maintenance::writeback::Writeback;
 use crate::object::cache_trust::CacheTrust;
 use crate::object::checksum::{BLOCK_BYTES, zeros};

@@ -234,7 +234,7 @@ groups! {
             use, regions whose check after a crash has not ended, and the damaged places of the latest pass. A new pass, and \
             a start of the target, forget it. `nacre scrub` names the files.");
         ScrubRateMb: Row::number("scrub_rate_mb", (0, 1_000_000, "MiB/s"), Number(50), "Limit for a scrub, which holds at \
-            once. 0: no limit. Each of its reads counts as at least 32 KiB.");
+            once. 0: no limit. Each object, and each read of up to 256 KiB, counts as at least 32 KiB.");
         LockCount: Row::gauge("lock_count", "locks", "Extent locks held or awaited.");
         LockWaiting: Row::gauge("lock_waiting", "locks", "Extent locks awaited.");
         ConfigVersion: Row::gauge("config_version", "", "Version of the list of targets at the registration.");

@@ -271,7 +271,7 @@ fn ask(entry: &ProcessEntry, name: &str, timeout: TimeoutArgs) -> Result<Island>
 /// The damage that the latest scrub of an OST has found, which serves all the same.
 fn damage(tool: &mut Tool, name: &str) -> Option<String> {
     let is_ost = TargetName::parse(name)?.kind() == TargetKind::Ost;
-    let places = if is_ost { scrub::pass_of(tool, name).ok()?.damaged_places } else { 0 };
+    let places = if is_ost { scrub::damaged_places(tool, name).ok()? } else { 0 };
     (places > 0).then(|| {
         format!("damaged: the scrub of {name} has found {places} damaged places\nhint: nacre scrub status")
     })

@@ -4,7 +4,7 @@
 //! and stops it on all OSTs of a file system that run on this machine, waits for it, and finds the paths ([`names`]).
 
 mod names;
-pub(crate) mod pass;
+mod pass;
 
 use crate::output;
 use crate::process::registry::ProcessEntry;
@@ -157,8 +157,11 @@ fn request(tool: &mut Tool, ost: &str, word: &str) -> Result<()> {
     ensure!(reply.refused.is_empty(), "{}", reply.refused);
     Ok(())
 }
-/// The latest pass of an OST.
-pub(crate) fn pass_of(tool: &mut Tool, ost: &str) -> Result<Pass> {
+/// The number of damaged places that the latest pass of an OST has found.
+pub(crate) fn damaged_places(tool: &mut Tool, ost: &str) -> Result<u64> {
+    Ok(pass_of(tool, ost)?.damaged_places)
+}
+fn pass_of(tool: &mut Tool, ost: &str) -> Result<Pass> {
     let params = tool.call(&GetParams { pattern: param_of(ost) })?.params;
     let param = params.first().with_context(|| format!("{ost} is of a version without scrubs"))?;
     Ok(Pass::parse(&param.value))

@@ -4,40 +4,40 @@ use serde::Serialize;
 
 /// The latest pass of an OST: a plain record, in JSON with these keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Pass {
+pub(super) struct Pass {
     /// `none`, `running`, `stopped`, `finished` or `failed`.
-    pub(crate) state: String,
+    pub(super) state: String,
     /// Seconds since 1970.
-    pub(crate) started: u64,
+    pub(super) started: u64,
     /// 0: it runs.
-    pub(crate) ended: u64,
-    pub(crate) objects: u64,
-    pub(crate) objects_total: u64,
-    pub(crate) bytes: u64,
-    pub(crate) bytes_total: u64,
-    pub(crate) verified_bytes: u64,
-    pub(crate) unverified_regions: u64,
-    pub(crate) damaged_places: u64,
-    pub(crate) damaged_bytes: u64,
+    pub(super) ended: u64,
+    pub(super) objects: u64,
+    pub(super) objects_total: u64,
+    pub(super) bytes: u64,
+    pub(super) bytes_total: u64,
+    pub(super) verified_bytes: u64,
+    pub(super) unverified_regions: u64,
+    pub(super) damaged_places: u64,
+    pub(super) damaged_bytes: u64,
     /// The first places.
-    pub(crate) damage: Vec<Place>,
+    pub(super) damage: Vec<Place>,
 }
 
 /// Damaged bytes of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Place {
+pub(super) struct Place {
     /// Of the file, in brackets.
-    pub(crate) fid: String,
-    pub(crate) stripe: u64,
-    pub(crate) from: u64,
-    pub(crate) to: u64,
+    pub(super) fid: String,
+    pub(super) stripe: u64,
+    pub(super) from: u64,
+    pub(super) to: u64,
     /// `checksum`, `lost`, `unreadable`, `quarantined` or `rows`.
-    pub(crate) kind: String,
+    pub(super) kind: String,
 }
 
 impl Pass {
     /// Lines that are unknown, or not as expected, are left out: the OST may be of another version.
-    pub(crate) fn parse(text: &str) -> Self {
+    pub(super) fn parse(text: &str) -> Self {
         let mut pass = Self::default();
         for line in text.lines() {
             let Some((key, value)) = line.split_once(": ") else { continue };
@@ -59,7 +59,7 @@ impl Pass {
         }
         pass
     }
-    pub(crate) fn is_running(&self) -> bool {
+    pub(super) fn is_running(&self) -> bool {
         self.state == "running"
     }
 }
@@ -73,7 +73,7 @@ impl Place {
         Some(Self { fid: fid.to_owned(), stripe, from, to, kind: kind.to_owned() })
     }
     /// In words, without the name of the file.
-    pub(crate) fn sentence(&self) -> String {
+    pub(super) fn sentence(&self) -> String {
         let Self { stripe, from, to, kind, .. } = self;
         match kind.as_str() {
             "checksum" => {

@@ -15,7 +15,6 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nacre_types::{TargetKind, TargetName};
 use nacre_wire::target::{GetParams, SetParam};
 use names::Names;
-use pass::{Pass, Place};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -78,7 +77,40 @@ enum Action {
     Status,
 }
 
-/// The latest pass of one OST.
+/// The latest pass of an OST: a plain record, in JSON with these keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+struct Pass {
+    /// `none`, `running`, `stopped`, `finished` or `failed`.
+    state: String,
+    /// Seconds since 1970.
+    started: u64,
+    /// 0: it runs.
+    ended: u64,
+    objects: u64,
+    objects_total: u64,
+    bytes: u64,
+    bytes_total: u64,
+    verified_bytes: u64,
+    unverified_regions: u64,
+    damaged_places: u64,
+    damaged_bytes: u64,
+    /// The first places.
+    damage: Vec<Place>,
+}
+
+/// Damaged bytes of an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+struct Place {
+    /// Of the file, in brackets.
+    fid: String,
+    stripe: u64,
+    from: u64,
+    to: u64,
+    /// `checksum`, `lost`, `unreadable`, `quarantined` or `rows`.
+    kind: String,
+}
+
+/// One OST in the output.
 #[derive(Serialize)]
 struct Shown {
     target: String,
@@ -207,7 +239,7 @@ impl Osts {
     }
 
     fn look(&self) -> Result<Vec<Shown>> {
-        let passes = self.ask(|tool, name| pass_of(tool, name))?;
+        let passes = self.ask(pass_of)?;
         let of = |(pass, (_, target, mount)): (Pass, &(usize, String, Option<PathBuf>))| Shown {
             target: target.clone(),
             pass,

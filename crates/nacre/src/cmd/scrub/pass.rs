@@ -1,39 +1,6 @@
 //! The state of a scrub of one OST: the value of its parameter `scrub` (`nacre-ost/src/scrub.rs`), parsed.
 
-use serde::Serialize;
-
-/// The latest pass of an OST: a plain record, in JSON with these keys.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Pass {
-    /// `none`, `running`, `stopped`, `finished` or `failed`.
-    pub(super) state: String,
-    /// Seconds since 1970.
-    pub(super) started: u64,
-    /// 0: it runs.
-    pub(super) ended: u64,
-    pub(super) objects: u64,
-    pub(super) objects_total: u64,
-    pub(super) bytes: u64,
-    pub(super) bytes_total: u64,
-    pub(super) verified_bytes: u64,
-    pub(super) unverified_regions: u64,
-    pub(super) damaged_places: u64,
-    pub(super) damaged_bytes: u64,
-    /// The first places.
-    pub(super) damage: Vec<Place>,
-}
-
-/// Damaged bytes of an object.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Place {
-    /// Of the file, in brackets.
-    pub(super) fid: String,
-    pub(super) stripe: u64,
-    pub(super) from: u64,
-    pub(super) to: u64,
-    /// `checksum`, `lost`, `unreadable`, `quarantined` or `rows`.
-    pub(super) kind: String,
-}
+use super::{Pass, Place};
 
 impl Pass {
     /// Lines that are unknown, or not as expected, are left out: the OST may be of another version.

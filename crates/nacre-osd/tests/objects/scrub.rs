@@ -250,6 +250,8 @@ fn it_keeps_to_its_rate_and_ends_when_it_is_stopped() {
     // The target stops although the next piece is due in years.
     t.objects.set_scrub_rate(1);
     start(&mut t);
+    t.run(|o| async move { o.osd().ctx().sleep(Duration::from_secs(1)).await });
+    assert_eq!(t.objects.scrub_status().verified_bytes, 256 << 10, "it waits");
     let before = t.drive.drive.now();
     t.run(|o| async move { o.stop().await });
     assert!(t.drive.drive.now().0 - before.0 < 10_000_000_000);

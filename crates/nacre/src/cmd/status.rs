@@ -273,7 +273,8 @@ fn damage(tool: &mut Tool, name: &str) -> Option<String> {
     let is_ost = TargetName::parse(name)?.kind() == TargetKind::Ost;
     let places = if is_ost { scrub::damaged_places(tool, name).ok()? } else { 0 };
     (places > 0).then(|| {
-        format!("damaged: the scrub of {name} has found {places} damaged places\nhint: nacre scrub status")
+        let s = if places == 1 { "" } else { "s" };
+        format!("damaged: the scrub of {name} has found {places} damaged place{s}\nhint: nacre scrub status")
     })
 }
 

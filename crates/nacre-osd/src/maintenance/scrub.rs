@@ -21,7 +21,7 @@ use nacre_types::ObjectId;
 
 /// A region, and an object beside its regions, counts as at least so many bytes against the rate: a device reads them in
 /// the time of one request.
-pub const PIECE_BYTES_MIN: u64 = 32 << 10;
+const PIECE_BYTES_MIN: u64 = 32 << 10;
 /// A pass makes up for at most so much time in which it was slower than its rate.
 const LAG_MAX: Duration = Duration::from_millis(100);
 /// Block rows of one scan.
@@ -65,8 +65,8 @@ impl Objects {
     pub fn scrub_status(&self) -> ScrubStatus {
         self.scrub().status().clone()
     }
-    /// Limits a pass to so many bytes per second, at once; 0: no limit. See also
-    /// [`PIECE_BYTES_MIN`].
+    /// Limits a pass to so many bytes per second, at once; 0: no limit. Each object and each
+    /// region counts as at least 32 KiB.
     pub fn set_scrub_rate(&self, bytes_per_second: u64) {
         self.scrub().set_rate(bytes_per_second);
     }

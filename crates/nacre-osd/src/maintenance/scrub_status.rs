@@ -10,7 +10,7 @@ use nacre_node::{Ctx, WaitList};
 use nacre_types::{Instant, ObjectId, Timestamp};
 
 /// Places of damage that are listed and logged; further ones are only counted.
-pub const DAMAGE_MAX: usize = 1000;
+pub(crate) const DAMAGE_MAX: usize = 1000;
 
 /// What is wrong with bytes that were written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -98,7 +98,7 @@ fn a_lost_machine_explains_missing_bytes_that_were_not_stable_and_no_others() {
 }
 
 /// Damages both copies of a block of a run.
-fn damage_both_copies(device: &CrashDevice, run: FileId, at: u64) {
+pub(crate) fn damage_both_copies(device: &CrashDevice, run: FileId, at: u64) {
     let len = device.store().execute(StoreOp::Len { file: run });
     let Ok(StoreDone::Len(Some(len))) = len else { panic!("{len:?}") };
     device.flip(run, at);

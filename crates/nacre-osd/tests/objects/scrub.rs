@@ -1,8 +1,9 @@
 //! The scrub: it finds and names every damaged place, nothing that is well, whatever happens beside it.
 
+use crate::damage::damage_both_copies;
 use crate::support::*;
 use bytes::Bytes;
-use nacre_node::{FileId, FileKind, Rng, StoreError, StoreOp};
+use nacre_node::{FileId, FileKind, Rng, StoreDone, StoreError, StoreOp};
 use nacre_osd::{BLOCK_BYTES, Damage, DamageKind, Objects, REGION_BYTES, ScrubState, ScrubStatus, Stamp};
 use nacre_testkit::{CrashDevice, Fault, FaultOp};
 use nacre_types::{Extent, ObjectId};
@@ -259,6 +260,35 @@ fn it_keeps_to_its_rate_and_ends_when_it_is_stopped() {
 }
 
 /// A pass goes on behind rows that cannot be read, and names their objects.
+#[test]
+fn objects_whose_rows_cannot_be_read_are_named_and_the_others_are_verified() {
+    for at in [4 * 4096 + 2000, 12 * 4096] {
+        let device = CrashDevice::new(u64::MAX);
+        let mut t = Target::format(&device);
+        for n in 0..300 {
+            t.write(object(n), 0, vec![1; 10_000]).expect("writes");
+        }
+        make_durable(&mut t);
+        t.run(|o| async move { o.osd().checkpoint().await.expect("writes a run") });
+        let list = StoreOp::List { kind: FileKind::Run, after: None, limit: 10 };
+        let Ok(StoreDone::List(runs)) = t.store.execute(list) else { panic!("no list") };
+        t.run(|o| async move {
+            o.stop().await;
+            o.osd().stop().await.expect("stops");
+        });
+        device.kill_process();
+        damage_both_copies(&device, runs[0], at);
+        let mut t = Target::open(&device);
+        let unreadable: Vec<u32> = (0..300).filter(|n| t.read(object(*n), 0, 100).is_err()).collect();
+        let status = scrub(&mut t);
+        let named: BTreeSet<ObjectId> = status.damage.iter().map(|d| d.object).collect();
+        assert!(status.damage.iter().all(|d| d.kind == DamageKind::Rows));
+        assert_eq!(named, unreadable.iter().copied().map(object).collect(), "{at}");
+        assert!((10..100).contains(&unreadable.len()) && status.objects == 300, "{at}: {unreadable:?}");
+        assert_eq!(status.verified_bytes, (300 - unreadable.len() as u64) * 3 * BLOCK_BYTES);
+    }
+}
+
 #[test]
 fn an_object_whose_bytes_cannot_be_trusted_is_named_and_the_others_are_verified() {
     let mut t = Target::format(&CrashDevice::new(u64::MAX));

@@ -33,7 +33,6 @@ pub use engine::stats::OsdStats;
 pub use engine::superblock::{FORMAT_VERSION, Label, label_of};
 pub use engine::tx::Tx;
 pub use error::OsdError;
-
 pub use maintenance::scrub_status::{Damage, DamageKind, ScrubState, ScrubStatus};
 pub use maintenance::writeback::{EARLY_BYTES, STABLE_KEY};
 pub use object::apply::{Prepared, Stamp};

@@ -352,6 +352,37 @@ fn a_mount_that_alone_has_a_file_open_locks_it_without_a_request() {
     }
 }
 
+/// Nobody has the file open for writing any more, so that others open it without a revoke.
+#[test]
+fn a_lock_through_a_handle_for_reading_is_met_by_others_when_the_writer_is_closed() {
+    for close_first in [false, true] {
+        let mut c = on_devices(9, 2);
+        write_back(&mut c);
+        let fid = file(&mut c);
+        let (mount, other) = (c.mounts[0], c.mounts[1]);
+        let family = FlockFamily::Flock;
+        let got = run(&mut c, mount, async move |client| {
+            let writer = open(&client, fid).await?;
+            let (_, reader) = client.open(fid, 0, caller()).await?;
+            if close_first {
+                client.release(writer, None).await?;
+            }
+            let got = client.flock(reader, lock(family, FlockType::Write, 1), false).await?;
+            if !close_first {
+                client.release(writer, None).await?;
+            }
+            Ok::<_, Failure>(got)
+        });
+        assert_eq!(got, Ok(FlockOutcome::Granted));
+        c.world.run_for(SEC);
+        let got = run(&mut c, other, async move |client| {
+            let (_, reader) = client.open(fid, 0, caller()).await?;
+            client.flock(reader, lock(family, FlockType::Write, 1), false).await
+        });
+        assert_eq!(got, Ok(FlockOutcome::Conflict));
+    }
+}
+
 /// Processes of one mount that wait for each other do so at the MDT.
 #[test]
 fn a_process_waits_for_a_lock_of_its_own_mount_that_was_granted_without_a_request() {

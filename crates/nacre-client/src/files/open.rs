@@ -190,7 +190,7 @@ impl Client {
     }
 
     async fn close(&self, open: &Open) -> Result<(), Failure> {
-        let (dirty, closed) = self.send_close(open).await;
+        let (dirty, closed) = self.end_at_mdt(open).await;
         if dirty && matches!(closed, Err(Failure::EBADF | Failure::EIO)) {
             self.reopen_and_close(open).await;
         }
@@ -225,20 +225,32 @@ impl Client {
         }
     }
 
-    /// Sends the close; returns whether the file was written, and the outcome.
-    async fn send_close(&self, open: &Open) -> (bool, Result<(), Failure>) {
+    /// Ends the handle at the MDT; returns whether the file was written, and the outcome.
+    async fn end_at_mdt(&self, open: &Open) -> (bool, Result<(), Failure>) {
         let file = &open.file;
-        let dirty = open.is_writer() && file.is_dirty();
         let mdt = match self.mdt_of(file.fid).await {
             Ok(mdt) => mdt,
-            Err(error) => return (dirty, Err(error.into())),
+            Err(error) => return (open.is_writer() && file.is_dirty(), Err(error.into())),
         };
+        if !open.is_writer() {
+            return self.send_close(&mdt, open).await;
+        }
+        let closing = mdt.local_flocks().request(file.fid);
+        mdt.report_flocks(&[file.fid]).await;
+        let closed = self.send_close(&mdt, open).await;
+        closing.ended(!file.flocks().is_empty());
+        closed
+    }
+
+    async fn send_close(&self, mdt: &Rc<Mdt>, open: &Open) -> (bool, Result<(), Failure>) {
+        let file = &open.file;
+        let dirty = open.is_writer() && file.is_dirty();
         mdt.late_opens().reported(open).await;
         if mdt.late_opens().remove(open) {
             let close =
                 Close { fid: file.fid, handle: NOT_REPORTED, dirty: false, written: None, atime: None };
             let is_read = file.accessed.pending().is_some();
-            let closed = if is_read { self.close_accessed(&mdt, file, close).await } else { Ok(()) };
+            let closed = if is_read { self.close_accessed(mdt, file, close).await } else { Ok(()) };
             return (false, closed);
         }
         if !dirty {
@@ -253,7 +265,7 @@ impl Client {
             }
             let close =
                 Close { fid: file.fid, handle: open.handle, dirty: false, written: None, atime: None };
-            return (false, self.close_accessed(&mdt, file, close).await);
+            return (false, self.close_accessed(mdt, file, close).await);
         }
         let _alone = self.exclusive(file, Extent::ALL).await;
         let (written, certain) = self.written(file).await;
@@ -262,7 +274,7 @@ impl Client {
         // Uncertain sizes are not reported: the MDT asks the OSTs itself, later.
         let written = written.filter(|_| certain);
         let close = Close { fid: file.fid, handle: open.handle, dirty: true, written, atime: None };
-        (true, self.close_accessed(&mdt, file, close).await)
+        (true, self.close_accessed(mdt, file, close).await)
     }
 
     /// Sends a close with the access time that the MDT has not recorded.

@@ -170,7 +170,9 @@ fn granted_here(mdt: &Rc<Mdt>, open: &Rc<Open>, lock: &FileLock, wait: bool) -> 
     let fid = open.file.fid;
     match kind_of(lock.kind) {
         None => mdt.local_flocks().unlock(fid, lock).then_some(FlockOutcome::Granted),
-        Some(kind) if mdt.may_write_back(fid) => mdt.local_flocks().lock(open, lock, kind, wait),
+        Some(kind) if open.file.has_writers() && mdt.may_write_back(fid) => {
+            mdt.local_flocks().lock(open, lock, kind, wait)
+        }
         Some(_) => None,
     }
 }

@@ -4,12 +4,13 @@
 //! lock on it. Programs that lock for every operation (SQLite takes six locks for a transaction) would otherwise send a
 //! change to the MDT for each.
 //!
-//! Rules: (1) A lock is granted here while WRITE_BACK may be used at that moment, and if the MDT knows no lock of this mount
-//! on the file and no request about one is under way. (2) An unlock is carried out here whenever all locks of this mount on
+//! Rules: (1) A lock is granted here while WRITE_BACK may be used at that moment and this mount has the file open for writing
+//! (without that, others open the file and do not revoke the bit), and if the MDT knows no lock of this mount on the file and
+//! no request about one is under way. (2) An unlock is carried out here whenever all locks of this mount on
 //! the file are known here only. (3) A request that would have to wait goes to the MDT. (4) Before any request about a lock on
 //! the file, all locks that are known here only are reported to the MDT, and from then on they are locks like all others,
-//! until this mount has none on the file. (5) They are also reported before WRITE_BACK is returned, and, after a restart of
-//! the MDT, before this mount reports that it uses no former lock. So another client that opens the file meets them at the
+//! until this mount has none on the file. (5) They are also reported before WRITE_BACK is returned, before a
+//! handle that may write is closed at the MDT, and, after a restart of the MDT, before this mount reports that it uses no former lock. So another client that opens the file meets them at the
 //! MDT. (6) An eviction ends them, like those that the MDT knows.
 //!
 //! Not here: conflicts and bounds (`LocalFlocks` of nacre-dlm), requests (`flocks.rs`).
@@ -25,6 +26,7 @@ use nacre_dlm::client::{LocalFlocks as Locks, LocalOutcome, OwnedLock};
 use nacre_dlm::policy::flock::{Family, Kind, Lock};
 use nacre_node::{Ctx, WaitList, join_all};
 use nacre_types::{Failure, Fid, LockCookie};
+use nacre_wire::Class;
 use nacre_wire::mdt::{FileLock, Flock, FlockFamily, FlockOutcome, FlockType};
 
 /// Locks that are reported at the same time.
@@ -112,7 +114,7 @@ impl LocalFlocks {
         Some(self.state.borrow().locks.test(fid, family_of(lock.family), lock.owner, &wanted).map(as_sent))
     }
     /// A request about locks on a file begins: until it ends, all others go to the MDT as well.
-    pub(super) fn request(&self, fid: Fid) -> FlockRequest<'_> {
+    pub(crate) fn request(&self, fid: Fid) -> FlockRequest<'_> {
         *self.state.borrow_mut().at_mdt.entry(fid).or_default() += 1;
         FlockRequest { locks: self, fid }
     }
@@ -140,21 +142,22 @@ impl LocalFlocks {
     fn fids(&self) -> Vec<Fid> {
         self.state.borrow().locks.fids().collect()
     }
-    /// The MDT has evicted this mount: there are no locks any more.
+    /// The MDT has evicted this mount: there are no locks any more. Requests that wait are sent again.
     pub(crate) fn evicted(&self) {
         let state = &mut *self.state.borrow_mut();
-        (state.locks, state.opens, state.at_mdt) = (Locks::default(), BTreeMap::new(), BTreeMap::new());
+        (state.locks, state.opens) = (Locks::default(), BTreeMap::new());
+        state.at_mdt.retain(|_, requests| *requests > 0);
     }
 }
 
 /// A request about locks on a file that goes to the MDT.
-pub(super) struct FlockRequest<'a> {
+pub(crate) struct FlockRequest<'a> {
     locks: &'a LocalFlocks,
     fid: Fid,
 }
 impl FlockRequest<'_> {
     /// It has its outcome. `has_locks`: this mount has locks on the file now.
-    pub(super) fn ended(self, has_locks: bool) {
+    pub(crate) fn ended(self, has_locks: bool) {
         let mut state = self.locks.state.borrow_mut();
         if state.at_mdt.get(&self.fid) == Some(&1) && !has_locks && !state.reporting.contains(&self.fid) {
             state.at_mdt.remove(&self.fid);
@@ -197,7 +200,13 @@ impl Mdt {
         self.report_flocks(&fids).await;
     }
     async fn report_flock(&self, fid: Fid, lock: FileLock, open: Option<&Rc<Open>>) {
-        let refused = match self.call(&Flock { fid, lock, wait: false, cookie: NO_COOKIE }).await {
+        // Another client may wait for this report and hold up whatever has the slots of this mount: the extra slot of a CLOSE.
+        let request = Flock { fid, lock, wait: false, cookie: NO_COOKIE };
+        let refused = match self
+            .send(self.request(&request).class(Class::Close))
+            .await
+            .map(|reply| reply.body)
+        {
             Ok(reply) if reply.outcome == FlockOutcome::Granted => return,
             // The mount was evicted, which ends all locks, or it ends.
             Err(error @ (Failure::EIO | Failure::ESHUTDOWN)) => {

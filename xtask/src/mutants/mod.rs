@@ -12,6 +12,7 @@ mod client;
 mod fuse;
 mod kept_log;
 mod locks;
+mod logged;
 mod mdt;
 mod osd;
 mod ost;
@@ -52,6 +53,7 @@ fn mutations() -> impl Iterator<Item = &'static Mutation> {
         fuse::MUTATIONS,
         kept_log::MUTATIONS,
         locks::MUTATIONS,
+        logged::MUTATIONS,
         mdt::MUTATIONS,
         osd::MUTATIONS,
         ost::MUTATIONS,

@@ -12,7 +12,8 @@
 //! reported to nobody before the deletion of the row is durable, or would be lost with it: otherwise a start could put
 //! back older bytes. (`last_stable` is a later row of the same log; [`Objects::sync`] waits for the deletion.) (3) Blocks
 //! that are cut off, or become zeros, have no row afterwards. (4) A change of which these blocks are not known (of a former
-//! process, an allocation, many blocks) is synced with the file.
+//! process, an allocation, many blocks) is synced with the file. (5) While the bytes of a block are overwritten, its row
+//! holds all changes before. (6) Each row is of an object that is written back later, which deletes it.
 //!
 //! The blocks themselves are kept by `object/logged_blocks.rs`.
 
@@ -59,12 +60,48 @@ impl Objects {
         }
         let range = Extent::new(first * BLOCK_BYTES, (last + 1).saturating_mul(BLOCK_BYTES));
         let _guard = self.locks().lock(object, range, true).await;
-        let serial = self.logged().serial();
         let Some(row) = self.healthy_row(object).await? else { return Ok(true) };
         if !self.is_whole(object, &row).await? {
             return Ok(false);
         }
-        let Some(rows) = self.content(object, &blocks, row.size).await? else { return Ok(false) };
+        let is_logged = self.put_content(object, &blocks, row.size).await?;
+        if self.logged().is_half_full() {
+            self.writeback().wake();
+        }
+        Ok(is_logged)
+    }
+
+    /// Called under the lock of blocks, before their bytes are overwritten: rows that hold less than the latest change of
+    /// their block get its content. (A killed process leaves some bytes of the overwrite in the file. Then the row is
+    /// written over the block, and would take away all changes since.)
+    ///
+    /// # Errors
+    /// Those of store and engine.
+    pub(crate) async fn renew_rows(
+        self: &Rc<Self>,
+        object: ObjectId,
+        blocks: Range<u64>,
+    ) -> Result<(), OsdError> {
+        let stale = self.logged().stale(object, blocks.clone());
+        if stale.is_empty() {
+            return Ok(());
+        }
+        let size = self.row(object).await?.unwrap_or_default().size;
+        match self.put_content(object, &stale, size).await? {
+            true => Ok(()),
+            false => self.unlog_before(object, blocks).await,
+        }
+    }
+
+    /// Puts the content of those of these blocks that are dirty into rows, under the lock of the blocks. `false`: the file
+    /// has to be synced.
+    async fn put_content(
+        self: &Rc<Self>,
+        object: ObjectId,
+        blocks: &[u64],
+        size: u64,
+    ) -> Result<bool, OsdError> {
+        let Some(mut rows) = self.content(object, blocks, size).await? else { return Ok(false) };
         let row_bytes = rows.iter().map(|(_, content)| 24 + content.len()).sum::<usize>();
         let credits = Credits {
             rows: u32::try_from(rows.len()).unwrap_or(u32::MAX),
@@ -76,17 +113,19 @@ impl Objects {
             Err(OsdError::NoSpace { .. }) => return Ok(false),
             Err(error) => return Err(error),
         };
+        // What was written back meanwhile gets no row: nobody would delete it.
+        let Some(dirty) = self.logged().still_dirty(object, blocks) else { return Ok(false) };
+        rows.retain(|(block, _)| dirty.binary_search(block).is_ok());
         let logged: Vec<u64> = rows.iter().map(|(block, _)| *block).collect();
-        self.osd().transact(&Pins::default(), room, |tx| {
-            for (block, content) in rows {
-                tx.put(table::LOGGED, &block_key(object, block), content);
-            }
-            Ok::<(), OsdError>(())
-        })?;
-        self.logged().are_logged(object, &blocks, &logged, serial);
-        if self.logged().is_half_full() {
-            self.writeback().wake();
+        if !logged.is_empty() {
+            self.osd().transact(&Pins::default(), room, |tx| {
+                for (block, content) in rows {
+                    tx.put(table::LOGGED, &block_key(object, block), content);
+                }
+                Ok::<(), OsdError>(())
+            })?;
         }
+        self.logged().are_logged(object, &dirty, &logged);
         Ok(true)
     }
 
@@ -134,7 +173,12 @@ impl Objects {
     /// # Errors
     /// The engine has stopped.
     pub(crate) async fn unlog(&self, object: ObjectId, serial: u64) -> Result<(), OsdError> {
+        self.delete_rows(object, serial).await?;
+        // Not before the rows are gone: a sync that finds nothing dirty relies on it. There was no wait since.
         self.logged().settle(object, serial);
+        Ok(())
+    }
+    async fn delete_rows(&self, object: ObjectId, serial: u64) -> Result<(), OsdError> {
         loop {
             let rows = u32::try_from(self.logged().count_until(object, serial)).unwrap_or(u32::MAX);
             if rows == 0 {
@@ -207,8 +251,7 @@ impl Objects {
             }
         }
         for (object, rows) in &found {
-            let blocks: Vec<u64> = rows.iter().map(|(block, _)| *block).collect();
-            self.logged().are_logged(*object, &[], &blocks, 0);
+            self.logged().have_rows(*object, rows.iter().map(|(block, _)| (*block, 0)));
         }
         let next = RefCell::new(found.into_iter());
         let workers = (0..RESTORES_IN_FLIGHT).map(|_| async {

@@ -31,7 +31,7 @@ pub(crate) struct Logged {
     /// Number of the latest change of bytes.
     serial: Cell<u64>,
     dirty: RefCell<BTreeMap<ObjectId, Dirty>>,
-    /// Blocks that have a row, each with the number of the latest change when it was written.
+    /// Blocks that have a row, each with the number of the latest change of the block that is in it.
     rows: RefCell<BTreeMap<ObjectId, BTreeMap<u64, u64>>>,
     count: Cell<usize>,
     /// The latest change that has deleted rows.
@@ -77,20 +77,44 @@ impl Logged {
             all.remove(&object);
         }
     }
-    /// Blocks have rows with their content as of the change `serial`, or are no longer part of the object.
-    pub(crate) fn are_logged(&self, object: ObjectId, blocks: &[u64], logged: &[u64], serial: u64) {
+    /// Which of these blocks are dirty still. `None`: it is not known any more.
+    pub(crate) fn still_dirty(&self, object: ObjectId, blocks: &[u64]) -> Option<Vec<u64>> {
+        let all = self.dirty.borrow();
+        let Some(dirty) = all.get(&object) else { return Some(Vec::new()) };
+        let is_dirty = |block: &u64| dirty.blocks.contains_key(block);
+        dirty.many.is_none().then(|| blocks.iter().copied().filter(is_dirty).collect())
+    }
+    /// Dirty blocks, under their lock, are no longer dirty: those of them that are part of the object have rows.
+    pub(crate) fn are_logged(&self, object: ObjectId, blocks: &[u64], logged: &[u64]) {
+        let mut numbered = Vec::with_capacity(blocks.len());
         if let Some(dirty) = self.dirty.borrow_mut().get_mut(&object) {
-            dirty.blocks.retain(|block, latest| *latest > serial || blocks.binary_search(block).is_err());
+            numbered.extend(blocks.iter().filter_map(|block| dirty.blocks.remove_entry(block)));
         }
         self.settle(object, 0);
-        if logged.is_empty() {
+        numbered.retain(|(block, _)| logged.binary_search(block).is_ok());
+        self.have_rows(object, numbered.into_iter());
+    }
+    /// Blocks with rows that hold the latest change of the block, whose number is given.
+    pub(crate) fn have_rows(&self, object: ObjectId, numbered: impl Iterator<Item = (u64, u64)>) {
+        let mut numbered = numbered.peekable();
+        if numbered.peek().is_none() {
             return;
         }
         let mut rows = self.rows.borrow_mut();
         let rows = rows.entry(object).or_default();
         let before = rows.len();
-        rows.extend(logged.iter().map(|block| (*block, serial)));
+        rows.extend(numbered);
         self.count.set(self.count.get() + rows.len() - before);
+    }
+    /// Those of these blocks that were changed since their row was written.
+    pub(crate) fn stale(&self, object: ObjectId, blocks: Range<u64>) -> Vec<u64> {
+        let (rows, dirty) = (self.rows.borrow(), self.dirty.borrow());
+        let (Some(rows), Some(dirty)) = (rows.get(&object), dirty.get(&object)) else { return Vec::new() };
+        if blocks.is_empty() {
+            return Vec::new();
+        }
+        let is_stale = |block: &u64| dirty.many.is_some() || dirty.blocks.contains_key(block);
+        rows.range(blocks).map(|(block, _)| *block).filter(is_stale).collect()
     }
     /// So many rows that files have to be written back.
     pub(crate) fn is_half_full(&self) -> bool {
@@ -102,12 +126,12 @@ impl Logged {
     pub(crate) fn has_row(&self, object: ObjectId, blocks: Range<u64>) -> bool {
         self.rows.borrow().get(&object).is_some_and(|rows| rows.range(blocks).next().is_some())
     }
-    /// How many rows were written until `serial`; there is no more of them later.
+    /// How many rows hold changes up to `serial` only.
     pub(crate) fn count_until(&self, object: ObjectId, serial: u64) -> usize {
         let all = self.rows.borrow();
         all.get(&object).map_or(0, |rows| rows.values().filter(|at| **at <= serial).count())
     }
-    /// Takes the rows that were written until `serial`, and says whether the object has no others.
+    /// Takes the rows that hold changes up to `serial` only, and says whether the object has no others.
     pub(crate) fn take_rows(&self, object: ObjectId, serial: u64) -> (Vec<u64>, bool) {
         let mut all = self.rows.borrow_mut();
         let Some(rows) = all.get_mut(&object) else { return (Vec::new(), true) };

@@ -48,6 +48,7 @@ impl Objects {
     ) -> Result<Option<OverwriteGuard>, OsdError> {
         let mut versions: Vec<(u64, u64)> = Vec::new();
         for blocks in ranges {
+            self.renew_rows(object, blocks.clone()).await?;
             for region in regions_of(blocks) {
                 let row = self.block_row(object, region).await?;
                 let is_listed = versions.last().is_some_and(|(last, _)| *last == region);

@@ -4,6 +4,7 @@ mod changes;
 mod damage;
 mod kills;
 mod logged;
+mod logged_races;
 mod machine_loss;
 mod many;
 mod model;

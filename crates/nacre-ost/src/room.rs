@@ -151,13 +151,21 @@ impl Room {
         self.used_since.set(self.used_since.get().saturating_add(bytes));
         true
     }
+    /// A write under the grant of its client has failed: the client does not count it either.
+    pub(crate) fn give_back(&self, export: ExportId, bytes: u64) {
+        let has = self.grants.borrow().get(&export).copied();
+        // Unless the client is gone: nobody would end that grant.
+        if let Some(has) = has {
+            self.set_grant(export, has.saturating_add(bytes));
+        }
+    }
     /// The client is gone.
     pub(crate) fn end_grant(&self, export: ExportId) {
         self.set_grant(export, 0);
+        self.grants.borrow_mut().remove(&export);
     }
     fn set_grant(&self, export: ExportId, bytes: u64) {
-        let mut grants = self.grants.borrow_mut();
-        let old = if bytes == 0 { grants.remove(&export) } else { grants.insert(export, bytes) };
+        let old = self.grants.borrow_mut().insert(export, bytes);
         self.granted.set(self.granted.get() - old.unwrap_or(0) + bytes);
     }
 

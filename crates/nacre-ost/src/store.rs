@@ -6,6 +6,7 @@
 use crate::room::Room;
 use crate::tombstone::Tombstones;
 use alloc::rc::Rc;
+use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
@@ -172,14 +173,21 @@ impl Store {
     ) -> Result<(Transno, ObjectState), Failure> {
         let len = data.iter().map(|b| b.len() as u64).sum();
         let deadline = self.core.ctx.now() + FREE_TIMEOUT;
-        self.room_for_write(request, object, len, deadline).await?;
-        let admit = || Ok(self.core.admit_change(request)?);
-        let (prepared, admitted) = self
-            .objects
-            .prepare_write(object, offset, data, &admit)
-            .await
-            .map_err(|e: Unprepared| e.into_failure(object))?;
-        self.change(object, stamp, prepared, || Ok(Some(admitted))).await
+        let used = self.room_for_write(request, object, len, deadline).await?;
+        let written = async {
+            let admit = || Ok(self.core.admit_change(request)?);
+            let (prepared, admitted) = self
+                .objects
+                .prepare_write(object, offset, data, &admit)
+                .await
+                .map_err(|e: Unprepared| e.into_failure(object))?;
+            self.change(object, stamp, prepared, || Ok(Some(admitted))).await
+        };
+        let result = written.await;
+        if result.is_err() {
+            self.room.give_back(request.export, used);
+        }
+        result
     }
 
     /// A write of a killed process of this machine; it was acknowledged, so there was room for it.
@@ -324,19 +332,20 @@ impl Store {
         Ok(transno)
     }
 
-    /// A write under a grant uses the space that was kept for its client. Otherwise it waits for space until the deadline.
+    /// A write under a grant uses the space that was kept for its client; returns how much. Otherwise it waits for space until
+    /// the deadline.
     async fn room_for_write(
         &self,
         request: &Request,
         object: ObjectId,
         bytes: u64,
         deadline: Instant,
-    ) -> Result<(), Errno> {
-        let is_granted = request.header.has(flags::GRANTED);
-        if is_granted && self.room.use_grant(request.export, bytes.saturating_add(EXTENT_TAX)) {
-            return Ok(());
+    ) -> Result<u64, Errno> {
+        let needed = bytes.saturating_add(EXTENT_TAX);
+        if request.header.has(flags::GRANTED) && self.room.use_grant(request.export, needed) {
+            return Ok(needed);
         }
-        self.make_room(object, bytes, deadline).await
+        self.make_room(object, bytes, deadline).await.map(|()| 0)
     }
     /// An existing object may only grow into room that is not promised; a new one was promised its room.
     async fn make_room(&self, object: ObjectId, bytes: u64, deadline: Instant) -> Result<(), Errno> {
@@ -364,11 +373,29 @@ impl Store {
         results: &mut [Result<ObjectState, Failure>],
         expected: usize,
     ) -> Result<Transno, Failure> {
+        let mut used = vec![0; results.len()];
+        let done = self.write_many_in(request, writes, results, expected, &mut used).await;
+        // What has failed is counted by neither side.
+        let failed = used.iter().zip(results.iter()).filter(|(_, result)| done.is_err() || result.is_err());
+        self.room.give_back(request.export, failed.map(|(used, _)| *used).sum());
+        done
+    }
+    /// `used`: how much of the grant each of them has used.
+    async fn write_many_in(
+        &self,
+        request: &Request,
+        writes: Vec<NewBytes>,
+        results: &mut [Result<ObjectState, Failure>],
+        expected: usize,
+        used: &mut [u64],
+    ) -> Result<Transno, Failure> {
         let deadline = self.core.ctx.now() + FREE_TIMEOUT;
-        for (write, result) in writes.iter().zip(results.iter_mut()).filter(|(_, result)| result.is_ok()) {
+        let all = writes.iter().zip(results.iter_mut()).zip(used);
+        for ((write, result), used) in all.filter(|((_, result), _)| result.is_ok()) {
             let len = write.data.iter().map(|b| b.len() as u64).sum();
-            if let Err(errno) = self.room_for_write(request, write.object, len, deadline).await {
-                *result = Err(errno.into());
+            match self.room_for_write(request, write.object, len, deadline).await {
+                Ok(bytes) => *used = bytes,
+                Err(errno) => *result = Err(errno.into()),
             }
         }
         let objects = by_object(writes, results);

@@ -29,6 +29,13 @@ fn sent(c: &mut Cluster, mount: NodeId, kind: &'static str) -> u64 {
         of_osts.filter_map(|p| number(p.value)).sum()
     })
 }
+/// The grant of a mount from the only OST, as the mount counts it.
+fn granted(c: &mut Cluster, mount: NodeId) -> String {
+    run(c, mount, async |client| {
+        let is_grant = |name: &str| name.starts_with("osc.") && name.ends_with(".cur_grant_bytes");
+        client.params().into_iter().find(|p| is_grant(&p.name)).expect("a mount has it").value
+    })
+}
 fn two_mounts(seed: u64, osts: u32) -> Cluster {
     let mut c = cluster(seed, osts, 2);
     write_back(&mut c);
@@ -325,6 +332,8 @@ fn a_write_of_a_batch_that_fails_does_not_hold_the_others_up() {
         let failed: Vec<usize> = (0..FILES).filter(|nth| synced[*nth].is_err()).collect();
         assert_eq!(failed.len() as u64, seed % 2, "seed {seed}: {synced:?}\n{}", c.world.trace(60));
         assert!(sent(&mut c, first, "ost_write_many") >= 1);
+        let of_ost = c.params(|name| name.ends_with(".tot_granted")).pop().expect("the OST has it").2;
+        assert_eq!(granted(&mut c, first), of_ost, "seed {seed}: what has failed is counted by neither side");
         for (nth, (fid, _)) in files.into_iter().enumerate().filter(|(nth, _)| !failed.contains(nth)) {
             assert_eq!(seen(&mut c, 1, fid), vec![nth as u8; 3000], "seed {seed}: file {nth}");
         }

@@ -68,4 +68,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         )],
     )
     .found_by("nacre-ost", "target", "write_many::many_writes_wait_for_the_locks_of_others"),
+    planted(
+        "a failed write of a batch uses up the grant of its client",
+        "crates/nacre-ost/src/store.rs",
+        &[("self.room.give_back(request.export, failed.map(|(used, _)| *used).sum());", "drop(failed);")],
+    )
+    .found_by("nacre-sim", "write_batches", "a_write_of_a_batch_that_fails_does_not_hold_the_others_up"),
 ];

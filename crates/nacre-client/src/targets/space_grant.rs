@@ -1,6 +1,6 @@
 //! Space that an OST keeps for bytes that this mount has in memory, so that a kept write never meets ENOSPC later.
 //!
-//! Both sides count: the grant shrinks with each write under it, by its bytes and `EXTENT_TAX`; the mount keeps no more than
+//! Both sides count: the grant shrinks with each write under it that succeeds, by its bytes and `EXTENT_TAX`; the mount keeps no more than
 //! the grant covers, and has it renewed before it is used up. A grant ends with the process of its OST: what is in memory is
 //! then covered again by the next one, which asks for it, too. Not here: when bytes are kept (`data/write_back.rs`).
 

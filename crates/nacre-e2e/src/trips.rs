@@ -240,7 +240,7 @@ fn on_one_file(system: &System, table: &mut Table, dir: &Path) -> Result<()> {
                 fcntl_lock(file, FlockOperation::LockExclusive)?;
                 Ok(fcntl_lock(file, FlockOperation::Unlock)?)
             },
-            at_most(2.0, 2.0),
+            at_most(0.0, 2.0),
         ),
     ];
     let file = File::create_new(dir.join("open"))?;

@@ -11,6 +11,7 @@
 mod client;
 mod fuse;
 mod kept_log;
+mod local_flocks;
 mod locks;
 mod logged;
 mod mdt;
@@ -52,6 +53,7 @@ fn mutations() -> impl Iterator<Item = &'static Mutation> {
         client::MUTATIONS,
         fuse::MUTATIONS,
         kept_log::MUTATIONS,
+        local_flocks::MUTATIONS,
         locks::MUTATIONS,
         logged::MUTATIONS,
         mdt::MUTATIONS,

@@ -1,0 +1,51 @@
+//! Bugs planted into the file locks that a mount grants itself.
+
+use super::{Mutation, planted};
+
+const EXCLUSION: &str = "never_do_two_hold_a_lock_while_mounts_open_and_close_the_file";
+const ALONE: &str = "a_mount_that_alone_has_a_file_open_locks_it_without_a_request";
+const WRITER: &str = "a_lock_through_a_handle_for_reading_is_met_by_others_when_the_writer_is_closed";
+const RETURNS: &str = "crates/nacre-client/src/targets/lock_returns.rs";
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    planted(
+        "local flocks: WRITE_BACK is returned before the locks under it are reported",
+        RETURNS,
+        &[("self.report_flocks(&locked).await;", "self.report_flocks(&locked[..0]).await;")],
+    )
+    .found_by("nacre-sim", "file_locks", ALONE),
+    planted(
+        "local flocks: a restarted MDT is not told of the locks",
+        RETURNS,
+        &[("self.report_all_flocks().await;", "")],
+    )
+    .found_by(
+        "nacre-sim",
+        "file_locks",
+        "a_restarted_mdt_knows_the_locks_before_another_mount_can_have_one",
+    ),
+    planted(
+        "local flocks: a writer is closed before the locks are reported",
+        "crates/nacre-client/src/files/open.rs",
+        &[("mdt.report_flocks(&[file.fid]).await;", "")],
+    )
+    .found_by("nacre-sim", "file_locks", WRITER),
+    planted(
+        "local flocks: a lock is granted without a writer",
+        "crates/nacre-client/src/locks/flocks.rs",
+        &[("open.file.has_writers() && mdt.may_write_back(fid)", "mdt.may_write_back(fid)")],
+    )
+    .found_by("nacre-sim", "file_locks", WRITER),
+    planted(
+        "local flocks: a lock is granted beside one that the MDT knows",
+        "crates/nacre-client/src/locks/local_flocks.rs",
+        &[("            return None;\n        }\n        let state =", "        }\n        let state =")],
+    )
+    .found_by("nacre-sim", "file_locks", EXCLUSION),
+    planted(
+        "local flocks: an eviction forgets requests that wait",
+        "crates/nacre-client/src/locks/local_flocks.rs",
+        &[("state.at_mdt.retain(|_, requests| *requests > 0);", "state.at_mdt.clear();")],
+    )
+    .found_by("nacre-sim", "file_locks", "a_wait_outlives_the_eviction_and_gets_the_lock_once"),
+];

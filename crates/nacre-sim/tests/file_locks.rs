@@ -436,6 +436,9 @@ fn a_process_waits_for_a_lock_of_its_own_mount_that_was_granted_without_a_reques
         run(&mut c, mount, async move |client| client.flock(held, unlock, false).await).expect("unlocked");
         let got: Option<Result<FlockOutcome, Failure>> = c.jobs.wait(&mut c.world, wait, SEC);
         assert_eq!(got, Some(Ok(FlockOutcome::Granted)), "{family:?}");
+        let again = lock(family, FlockType::Write, 1);
+        let again = run(&mut c, mount, async move |client| client.flock(held, again, false).await);
+        assert_eq!(again, Ok(FlockOutcome::Conflict), "{family:?}: the MDT has granted it to the other");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Mutation, planted};
 
-const EXCLUSION: &str = "never_do_two_hold_a_lock_while_mounts_open_and_close_the_file";
+const OWN: &str = "a_process_waits_for_a_lock_of_its_own_mount_that_was_granted_without_a_request";
 const ALONE: &str = "a_mount_that_alone_has_a_file_open_locks_it_without_a_request";
 const WRITER: &str = "a_lock_through_a_handle_for_reading_is_met_by_others_when_the_writer_is_closed";
 const RETURNS: &str = "crates/nacre-client/src/targets/lock_returns.rs";
@@ -14,16 +14,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("self.report_flocks(&locked).await;", "self.report_flocks(&locked[..0]).await;")],
     )
     .found_by("nacre-sim", "file_locks", ALONE),
-    planted(
-        "local flocks: a restarted MDT is not told of the locks",
-        RETURNS,
-        &[("self.report_all_flocks().await;", "")],
-    )
-    .found_by(
-        "nacre-sim",
-        "file_locks",
-        "a_restarted_mdt_knows_the_locks_before_another_mount_can_have_one",
-    ),
     planted(
         "local flocks: a writer is closed before the locks are reported",
         "crates/nacre-client/src/files/open.rs",
@@ -41,7 +31,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-client/src/locks/local_flocks.rs",
         &[("            return None;\n        }\n        let state =", "        }\n        let state =")],
     )
-    .found_by("nacre-sim", "file_locks", EXCLUSION),
+    .found_by("nacre-sim", "file_locks", OWN),
     planted(
         "local flocks: an eviction forgets requests that wait",
         "crates/nacre-client/src/locks/local_flocks.rs",

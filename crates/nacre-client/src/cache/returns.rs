@@ -24,7 +24,7 @@ struct Due {
     stale: Vec<Stale>,
     /// Inodes whose opens and file locks are to be reported, or kept closes sent, and the bits that have ended.
     ended: Vec<(Fid, InodeBits)>,
-    /// The MDT was restarted: all opens and file locks have to be reported, all closes sent, and then reported that no lock of an
+    /// The MDT was restarted: all opens have to be reported, all closes sent, and then reported that no lock of an
     /// earlier start is used.
     former_locks_ended: bool,
     acks: Vec<RevokeAck>,

@@ -9,34 +9,26 @@
 //! no request about one is under way. (2) An unlock is carried out here whenever all locks of this mount on
 //! the file are known here only. (3) A request that would have to wait goes to the MDT. (4) Before any request about a lock on
 //! the file, all locks that are known here only are reported to the MDT, and from then on they are locks like all others,
-//! until this mount has none on the file. (5) They are also reported before WRITE_BACK is returned, before a
-//! handle that may write is closed at the MDT, and, after a restart of the MDT, before this mount reports that it uses no former lock. So another client that opens the file meets them at the
-//! MDT. (6) An eviction ends them, like those that the MDT knows.
+//! until this mount has none on the file. (5) They are also reported before WRITE_BACK is returned, and before a
+//! handle that may write is closed at the MDT. A restarted MDT revokes WRITE_BACK of whoever has the file open for writing. So
+//! another client that opens the file meets the locks at the MDT. (6) An eviction ends them, like those that the MDT knows.
 //!
-//! Not here: conflicts and bounds (`LocalFlocks` of nacre-dlm), requests (`flocks.rs`).
+//! Not here: conflicts and bounds (`LocalFlocks` of nacre-dlm), requests (`flocks.rs`), the reports (`targets/flock_reports.rs`).
 
 use crate::files::table::Open;
 use crate::locks::file_flocks::family_of;
-use crate::targets::mdt::Mdt;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use nacre_dlm::client::{LocalFlocks as Locks, LocalOutcome, OwnedLock};
 use nacre_dlm::policy::flock::{Family, Kind, Lock};
-use nacre_node::{Ctx, WaitList, join_all};
-use nacre_types::{Failure, Fid, LockCookie};
-use nacre_wire::Class;
-use nacre_wire::mdt::{FileLock, Flock, FlockFamily, FlockOutcome, FlockType};
-
-/// Locks that are reported at the same time.
-const REPORTS_IN_FLIGHT: usize = 16;
-
-/// A report never waits, so that no callback names it.
-const NO_COOKIE: LockCookie = LockCookie(0);
+use nacre_node::{Ctx, WaitList};
+use nacre_types::Fid;
+use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 
 /// A lock that is to be reported, and the handle through which its owner has requested locks.
-type Reported = (FileLock, Option<Rc<Open>>);
+pub(crate) type Reported = (FileLock, Option<Rc<Open>>);
 
 #[derive(Default)]
 struct State {
@@ -119,7 +111,7 @@ impl LocalFlocks {
         FlockRequest { locks: self, fid }
     }
     /// Takes the locks on a file, to be reported.
-    fn begin_report(&self, fid: Fid) -> Vec<Reported> {
+    pub(crate) fn begin_report(&self, fid: Fid) -> Vec<Reported> {
         let state = &mut *self.state.borrow_mut();
         let mut due = Vec::new();
         for owned in state.locks.take(fid) {
@@ -135,12 +127,15 @@ impl LocalFlocks {
         }
         due
     }
-    fn end_report(&self, fid: Fid) {
+    pub(crate) fn end_report(&self, fid: Fid) {
         self.state.borrow_mut().reporting.remove(&fid);
         self.reported.wake_all();
     }
-    fn fids(&self) -> Vec<Fid> {
-        self.state.borrow().locks.fids().collect()
+    /// Waits for the report of the locks on a file that is under way.
+    pub(crate) async fn reported(&self, fid: Fid) {
+        while self.state.borrow().reporting.contains(&fid) {
+            self.reported.wait().await;
+        }
     }
     /// The MDT has evicted this mount: there are no locks any more. Requests that wait are sent again.
     pub(crate) fn evicted(&self) {
@@ -168,58 +163,6 @@ impl Drop for FlockRequest<'_> {
     fn drop(&mut self) {
         if let Some(requests) = self.locks.state.borrow_mut().at_mdt.get_mut(&self.fid) {
             *requests = requests.saturating_sub(1);
-        }
-    }
-}
-
-impl Mdt {
-    /// Reports the locks on these files that only this mount knows; when it returns, the MDT knows them. A lock that it
-    /// refuses is lost.
-    pub(crate) async fn report_flocks(&self, fids: &[Fid]) {
-        for &fid in fids {
-            let due = self.local_flocks().begin_report(fid);
-            let evictions = self.evictions();
-            for some in due.chunks(REPORTS_IN_FLIGHT) {
-                // The locks of before an eviction are lost, and must not come to the MDT after it.
-                if self.evictions() != evictions {
-                    break;
-                }
-                join_all(some.iter().map(|(lock, open)| self.report_flock(fid, *lock, open.as_ref()))).await;
-            }
-            if !due.is_empty() {
-                self.local_flocks().end_report(fid);
-            }
-            while self.local_flocks().state.borrow().reporting.contains(&fid) {
-                self.local_flocks().reported.wait().await;
-            }
-        }
-    }
-    /// The same for all files.
-    pub(crate) async fn report_all_flocks(&self) {
-        let fids = self.local_flocks().fids();
-        self.report_flocks(&fids).await;
-    }
-    async fn report_flock(&self, fid: Fid, lock: FileLock, open: Option<&Rc<Open>>) {
-        // Another client may wait for this report and hold up whatever has the slots of this mount: the extra slot of a CLOSE.
-        let request = Flock { fid, lock, wait: false, cookie: NO_COOKIE };
-        let refused = match self
-            .send(self.request(&request).class(Class::Close))
-            .await
-            .map(|reply| reply.body)
-        {
-            Ok(reply) if reply.outcome == FlockOutcome::Granted => return,
-            // The mount was evicted, which ends all locks, or it ends.
-            Err(error @ (Failure::EIO | Failure::ESHUTDOWN)) => {
-                tracing::debug!(target_name = %self.name, %fid, %error, "a file lock could not be reported");
-                return;
-            }
-            Ok(reply) => alloc::format!("{:?}", reply.outcome),
-            Err(error) => alloc::format!("{error}"),
-        };
-        tracing::error!(%fid, process = lock.pid, refused,
-            "the MDT refuses a file lock that this mount has granted: its handle fails with EIO");
-        if let Some(open) = open {
-            open.set_stale();
         }
     }
 }

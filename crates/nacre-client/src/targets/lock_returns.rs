@@ -88,7 +88,6 @@ impl Mdt {
             self.closed_before_return(&closes).await;
             if former_locks_ended {
                 self.report_all_opens().await;
-                self.report_all_flocks().await;
                 self.closed_before_return(&self.kept_closes().fids()).await;
             }
             if former_locks_ended && let Err(error) = self.call(&FormerLocksEnded { instance }).await {

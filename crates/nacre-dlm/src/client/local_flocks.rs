@@ -69,10 +69,6 @@ impl LocalFlocks {
             |owner: Owner| locks.of_owner(owner).iter().map(move |lock| (owner.family, owner.owner, *lock));
         locks.owners().flat_map(of_owner).collect()
     }
-    /// The files with locks.
-    pub fn fids(&self) -> impl Iterator<Item = Fid> {
-        self.files.keys().copied()
-    }
     /// Whether there are locks on a file.
     pub fn has(&self, fid: Fid) -> bool {
         self.files.contains_key(&fid)

@@ -352,6 +352,41 @@ fn a_mount_that_alone_has_a_file_open_locks_it_without_a_request() {
     }
 }
 
+/// The revoke reaches the mount together with the end of its lease, when it continues.
+#[test]
+fn a_mount_that_was_evicted_reports_none_of_its_former_locks() {
+    for seed in 1..=12 {
+        let mut c = on_devices(seed, 2);
+        write_back(&mut c);
+        let fid = file(&mut c);
+        let (mount, other) = (c.mounts[0], c.mounts[1]);
+        let family = if seed % 2 == 0 { FlockFamily::Flock } else { FlockFamily::Posix };
+        let held = run(&mut c, mount, async move |client| {
+            let handle = open(&client, fid).await?;
+            client.flock(handle, lock(family, FlockType::Write, 1), false).await?;
+            Ok::<_, Failure>(handle)
+        });
+        let held = held.expect("locked");
+        c.world.pause(mount, true);
+        let there = run(&mut c, other, async move |client| open(&client, fid).await).expect("open");
+        let again = (seed % 3 == 0).then(|| {
+            let again = lock(family, FlockType::Read, 1);
+            c.jobs.start(&mut c.world, mount, async move |client| client.flock(held, again, false).await)
+        });
+        c.world.pause(mount, false);
+        c.world.run_for(5 * SEC);
+        if let Some(again) = again {
+            let got: Option<Result<FlockOutcome, Failure>> = c.jobs.wait(&mut c.world, again, SEC);
+            assert_eq!(got, Some(Err(Failure::EIO)), "seed {seed}");
+        }
+        run(&mut c, mount, async move |client| client.release(held, Some(1)).await).expect("closed");
+        let got = run(&mut c, other, async move |client| {
+            client.flock(there, lock(family, FlockType::Write, 1), false).await
+        });
+        assert_eq!(got, Ok(FlockOutcome::Granted), "seed {seed}");
+    }
+}
+
 #[test]
 fn a_restarted_mdt_knows_the_locks_before_another_mount_can_have_one() {
     for seed in 1..=6 {

@@ -58,6 +58,8 @@ impl Client {
     ) -> Result<FlockOutcome, Failure> {
         let fid = open.file.fid;
         mdt.report_flocks(&[fid]).await;
+        // An eviction meanwhile has taken the locks of the handle.
+        self.files.handle(open.handle)?;
         let pending = mdt.flocks().register(&self.ctx, self.new_cookie());
         let cookie = pending.cookie();
         let request = Flock { fid, lock, wait, cookie };

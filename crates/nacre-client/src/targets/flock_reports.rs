@@ -5,7 +5,6 @@ use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use nacre_node::join_all;
 use nacre_types::{Failure, Fid, LockCookie};
-use nacre_wire::Class;
 use nacre_wire::mdt::{FileLock, Flock, FlockOutcome};
 
 /// Locks that are reported at the same time.
@@ -35,13 +34,10 @@ impl Mdt {
         }
     }
     async fn report_flock(&self, fid: Fid, lock: FileLock, open: Option<&Rc<Open>>) {
-        // Another client may wait for this report and hold up whatever has the slots of this mount: the extra slot of a CLOSE.
+        // A change like others, although a revoke waits for it: an eviction must end it. It gets a slot, because changes that
+        // wait for locks give theirs back.
         let request = Flock { fid, lock, wait: false, cookie: NO_COOKIE };
-        let refused = match self
-            .send(self.request(&request).class(Class::Close))
-            .await
-            .map(|reply| reply.body)
-        {
+        let refused = match self.call(&request).await {
             Ok(reply) if reply.outcome == FlockOutcome::Granted => return,
             // The mount was evicted, which ends all locks, or it ends.
             Err(error @ (Failure::EIO | Failure::ESHUTDOWN)) => {

@@ -105,7 +105,11 @@ fn a_mount_that_ends_without_its_mdt_complains_in_a_few_lines() {
     let mut mount = c.mount("a");
     let a = c.mnt("a");
     let files: Vec<File> = (0..20).map(|i| open(&a.join(format!("f{i}")))).collect();
-    files.iter().for_each(|file| rustix::fs::fcntl_lock(file, FlockOperation::LockExclusive).unwrap());
+    for file in &files {
+        rustix::fs::fcntl_lock(file, FlockOperation::LockExclusive).unwrap();
+        // The close has to say so, and is not sent later.
+        std::os::unix::fs::FileExt::write_all_at(file, b"written", 0).unwrap();
+    }
     mdt.signal(Signal::STOP);
     mount.signal(Signal::TERM);
     eventually("it says that files are open", || mount.log().contains("press Ctrl-C again"));

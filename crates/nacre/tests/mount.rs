@@ -189,6 +189,8 @@ fn servers_that_are_away_keep_neither_processes_nor_the_mount() {
 fn a_program_that_is_killed_before_its_request_has_reached_the_mount_ends() {
     let Some(s) = Second::new() else { return };
     let mount = s.mount();
+    // Until all rings have started, the kernel makes callers wait before there is a request.
+    assert!(!s.dir().join("none").exists());
     for process in [&s.up, &mount] {
         process.signal(Signal::STOP);
         eventually("every thread has stopped", || machine::stands_still(process.pid()));

@@ -266,6 +266,27 @@ fn locks_are_dropped_after_writes_whose_callers_were_killed() {
     }
 }
 
+/// Kills of the MDT, losses of its machine and of connections, with pauses of up to `pause_ns` before each.
+fn the_mdt_comes_and_goes(c: &mut Cluster, pause_ns: u64) {
+    let mdt = c.servers[MDT];
+    for _ in 0..8 {
+        let pause = c.world.rng().below(pause_ns);
+        c.world.run_for(pause);
+        match c.world.rng().below(4) {
+            0 => c.power_loss(MDT),
+            1 => c.world.kill(mdt),
+            2 => {
+                c.world.cut_some_link(mdt);
+                continue;
+            }
+            _ => continue,
+        }
+        c.world.start_later(mdt, 50_000_000);
+        let settle = c.world.rng().below(1_500_000_000);
+        c.world.run_for(settle);
+    }
+}
+
 #[test]
 fn never_do_two_hold_a_lock_while_the_mdt_and_its_machine_come_and_go() {
     for seed in 1..=30 {
@@ -290,23 +311,7 @@ fn never_do_two_hold_a_lock_while_the_mdt_and_its_machine_come_and_go() {
                 Ok::<_, Failure>(())
             }));
         }
-        let mdt = c.servers[MDT];
-        for _ in 0..8 {
-            let pause = c.world.rng().below(80_000_000);
-            c.world.run_for(pause);
-            match c.world.rng().below(4) {
-                0 => c.power_loss(MDT),
-                1 => c.world.kill(mdt),
-                2 => {
-                    c.world.cut_some_link(mdt);
-                    continue;
-                }
-                _ => continue,
-            }
-            c.world.start_later(mdt, 50_000_000);
-            let settle = c.world.rng().below(1_500_000_000);
-            c.world.run_for(settle);
-        }
+        the_mdt_comes_and_goes(&mut c, 80_000_000);
         for job in jobs {
             let done: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, job, 120 * SEC);
             assert_eq!(done, Some(Ok(())), "seed {seed}: {rounds:?} rounds\n{}", c.world.trace(80));
@@ -447,6 +452,31 @@ fn a_lock_through_a_handle_for_reading_is_met_by_others_when_the_writer_is_close
     }
 }
 
+/// A mount that has the file open for reading only may still have WRITE_BACK, which others did not revoke.
+#[test]
+fn a_mount_without_a_writer_asks_the_mdt_for_the_locks_of_others() {
+    let mut c = on_devices(10, 2);
+    write_back(&mut c);
+    let fid = file(&mut c);
+    let (mount, other) = (c.mounts[0], c.mounts[1]);
+    let family = FlockFamily::Flock;
+    run(&mut c, mount, async move |client| {
+        let writer = open(&client, fid).await?;
+        client.open(fid, 0, caller()).await?;
+        client.release(writer, None).await
+    })
+    .expect("open");
+    c.world.run_for(SEC);
+    let got = run(&mut c, other, async move |client| {
+        let (_, reader) = client.open(fid, 0, caller()).await?;
+        client.flock(reader, lock(family, FlockType::Write, 1), false).await
+    });
+    assert_eq!(got, Ok(FlockOutcome::Granted));
+    let test = lock(family, FlockType::Read, 3);
+    let found = run(&mut c, mount, async move |client| client.flock_test(fid, test).await);
+    assert_eq!(found, Ok(Some(lock(family, FlockType::Write, 1))));
+}
+
 /// Processes of one mount that wait for each other do so at the MDT.
 #[test]
 fn a_process_waits_for_a_lock_of_its_own_mount_that_was_granted_without_a_request() {
@@ -516,23 +546,7 @@ fn never_do_two_hold_a_lock_while_mounts_open_and_close_the_file() {
                 Ok::<_, Failure>(())
             }));
         }
-        let mdt = c.servers[MDT];
-        for _ in 0..8 {
-            let pause = c.world.rng().below(400_000_000);
-            c.world.run_for(pause);
-            match c.world.rng().below(4) {
-                0 => c.power_loss(MDT),
-                1 => c.world.kill(mdt),
-                2 => {
-                    c.world.cut_some_link(mdt);
-                    continue;
-                }
-                _ => continue,
-            }
-            c.world.start_later(mdt, 50_000_000);
-            let settle = c.world.rng().below(1_500_000_000);
-            c.world.run_for(settle);
-        }
+        the_mdt_comes_and_goes(&mut c, 400_000_000);
         for job in jobs {
             let done: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, job, 120 * SEC);
             assert_eq!(done, Some(Ok(())), "seed {seed}: {rounds:?} rounds\n{}", c.world.trace(80));

@@ -23,7 +23,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "local flocks: a lock is granted without a writer",
         "crates/nacre-client/src/locks/flocks.rs",
-        &[("open.file.has_writers() && mdt.may_write_back(fid)", "mdt.may_write_back(fid)")],
+        &[("file.has_writers() && mdt.may_write_back(file.fid)", "mdt.may_write_back(file.fid)")],
     )
     .found_by("nacre-sim", "file_locks", WRITER),
     planted(

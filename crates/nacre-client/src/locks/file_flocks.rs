@@ -26,18 +26,13 @@ impl FileFlocks {
     /// Records a lock or an unlock that the MDT has granted.
     pub(crate) fn record(&self, handle: OpenHandle, lock: &FileLock) {
         let mut granted = self.granted.borrow_mut();
-        let family = family_of(lock.family);
-        // flock(2) covers the whole file, whatever the range says.
-        let (start, end) = match family {
-            Family::Flock => (0, u64::MAX),
-            Family::Posix => (lock.start, lock.end),
-        };
-        let kind = match lock.kind {
-            FlockType::Unlock => return granted.unlock(family, lock.owner, start, end),
-            FlockType::Read => Kind::Read,
-            FlockType::Write => Kind::Write,
-        };
-        granted.lock(handle, family, lock.owner, Lock { start, end, kind, pid: lock.pid });
+        let (family, (start, end)) = (family_of(lock.family), range_of(lock));
+        match kind_of(lock.kind) {
+            None => granted.unlock(family, lock.owner, start, end),
+            Some(kind) => {
+                granted.lock(handle, family, lock.owner, Lock { start, end, kind, pid: lock.pid });
+            }
+        }
     }
     /// The locks of an owner have ended.
     pub(crate) fn remove_owner(&self, family: FlockFamily, owner: u64) {
@@ -65,5 +60,20 @@ pub(super) fn family_of(family: FlockFamily) -> Family {
     match family {
         FlockFamily::Flock => Family::Flock,
         FlockFamily::Posix => Family::Posix,
+    }
+}
+/// `None`: an unlock.
+pub(super) fn kind_of(kind: FlockType) -> Option<Kind> {
+    match kind {
+        FlockType::Unlock => None,
+        FlockType::Read => Some(Kind::Read),
+        FlockType::Write => Some(Kind::Write),
+    }
+}
+/// The locked range, `end` inclusive. flock(2) covers the whole file, whatever the range says.
+pub(super) fn range_of(lock: &FileLock) -> (u64, u64) {
+    match lock.family {
+        FlockFamily::Flock => (0, u64::MAX),
+        FlockFamily::Posix => (lock.start, lock.end),
     }
 }

@@ -9,9 +9,9 @@
 use crate::client::Client;
 use crate::files::state::FileState;
 use crate::files::table::Open;
+use crate::locks::file_flocks::kind_of;
 use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
-use nacre_dlm::policy::flock::Kind;
 use nacre_types::{Failure, Fid, OpenHandle};
 use nacre_wire::mdt::{FileLock, Flock, FlockCancel, FlockFamily, FlockOutcome, FlockTest, FlockType};
 
@@ -109,7 +109,7 @@ impl Client {
     pub async fn flock_test(&self, fid: Fid, lock: FileLock) -> Result<Option<FileLock>, Failure> {
         let mdt = self.mdt_of(fid).await?;
         if let Some(kind) = kind_of(lock.kind)
-            && mdt.may_write_back(fid)
+            && self.files.used(fid).is_some_and(|file| is_alone(&mdt, &file))
             && let Some(conflict) = mdt.local_flocks().test(fid, &lock, kind)
         {
             return Ok(conflict);
@@ -119,8 +119,6 @@ impl Client {
     }
 
     /// close(2) of one descriptor: reports write errors, drops the owner's POSIX locks.
-    ///
-    /// Writes go straight to the OSTs, so there is no error left to report here.
     pub async fn flush(&self, handle: OpenHandle, lock_owner: u64) -> Result<(), Failure> {
         let open = self.files.handle(handle)?;
         if !open.file.flocks().were_requested() {
@@ -172,17 +170,11 @@ fn granted_here(mdt: &Rc<Mdt>, open: &Rc<Open>, lock: &FileLock, wait: bool) -> 
     let fid = open.file.fid;
     match kind_of(lock.kind) {
         None => mdt.local_flocks().unlock(fid, lock).then_some(FlockOutcome::Granted),
-        Some(kind) if open.file.has_writers() && mdt.may_write_back(fid) => {
-            mdt.local_flocks().lock(open, lock, kind, wait)
-        }
+        Some(kind) if is_alone(mdt, &open.file) => mdt.local_flocks().lock(open, lock, kind, wait),
         Some(_) => None,
     }
 }
-/// `None`: an unlock.
-fn kind_of(kind: FlockType) -> Option<Kind> {
-    match kind {
-        FlockType::Unlock => None,
-        FlockType::Read => Some(Kind::Read),
-        FlockType::Write => Some(Kind::Write),
-    }
+/// Whether no other client has the file open, now. Without an own open for writing, the bit does not say so.
+fn is_alone(mdt: &Mdt, file: &FileState) -> bool {
+    file.has_writers() && mdt.may_write_back(file.fid)
 }

@@ -16,7 +16,7 @@
 //! Not here: conflicts and bounds (`LocalFlocks` of nacre-dlm), requests (`flocks.rs`), the reports (`targets/flock_reports.rs`).
 
 use crate::files::table::Open;
-use crate::locks::file_flocks::family_of;
+use crate::locks::file_flocks::{family_of, range_of};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -66,10 +66,8 @@ impl LocalFlocks {
         let state = &mut *self.state.borrow_mut();
         let (family, (start, end)) = (family_of(lock.family), range_of(lock));
         let done = state.locks.unlock(fid, family, lock.owner, start, end) == LocalOutcome::Granted;
-        if !state.locks.has(fid) {
-            let first = (fid, Family::Flock, 0)..=(fid, Family::Posix, u64::MAX);
-            let gone: Vec<_> = state.opens.range(first).map(|(key, _)| *key).collect();
-            gone.iter().for_each(|key| drop(state.opens.remove(key)));
+        if !state.locks.has(fid, family, lock.owner) {
+            state.opens.remove(&(fid, family, lock.owner));
         }
         done
     }
@@ -167,13 +165,6 @@ impl Drop for FlockRequest<'_> {
     }
 }
 
-/// The locked range, `end` inclusive. flock(2) covers the whole file, whatever the range says.
-fn range_of(lock: &FileLock) -> (u64, u64) {
-    match lock.family {
-        FlockFamily::Flock => (0, u64::MAX),
-        FlockFamily::Posix => (lock.start, lock.end),
-    }
-}
 fn as_sent((family, owner, lock): OwnedLock) -> FileLock {
     let family = match family {
         Family::Flock => FlockFamily::Flock,

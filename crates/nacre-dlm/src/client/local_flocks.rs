@@ -69,9 +69,9 @@ impl LocalFlocks {
             |owner: Owner| locks.of_owner(owner).iter().map(move |lock| (owner.family, owner.owner, *lock));
         locks.owners().flat_map(of_owner).collect()
     }
-    /// Whether there are locks on a file.
-    pub fn has(&self, fid: Fid) -> bool {
-        self.files.contains_key(&fid)
+    /// Whether an owner has a lock on a file.
+    pub fn has(&self, fid: Fid, family: Family, owner: u64) -> bool {
+        self.files.get(&fid).is_some_and(|locks| !locks.of_owner(own(family, owner)).is_empty())
     }
     /// Whether there is no lock.
     pub fn is_empty(&self) -> bool {
@@ -133,7 +133,9 @@ mod tests {
         assert_eq!(locks.unlock(a, Family::Posix, 1, 12, 14), LocalOutcome::Granted);
         assert_eq!(locks.lock(a, Family::Posix, 2, range(12, 14, Kind::Write)), LocalOutcome::Granted);
         assert_eq!(locks.take(a).len(), 4);
-        assert!(!locks.has(a) && locks.has(b) && locks.take(a).is_empty());
+        assert!(
+            !locks.has(a, Family::Posix, 1) && locks.has(b, Family::Posix, 2) && locks.take(a).is_empty()
+        );
         assert_eq!(locks.unlock(b, Family::Posix, 2, 0, u64::MAX), LocalOutcome::Granted);
         assert!(locks.is_empty() && locks.ranges == 0);
     }
@@ -152,7 +154,7 @@ mod tests {
         }
         assert!((LOCAL_FLOCKS_MAX - 2..=LOCAL_FLOCKS_MAX).contains(&granted));
         assert_eq!(locks.ranges, granted);
-        assert!(!locks.has(fid(9)));
+        assert!(!locks.has(fid(9), Family::Posix, 1));
         assert_eq!(locks.unlock(fid(0), Family::Posix, 1, 0, u64::MAX), LocalOutcome::Granted);
         assert_eq!(locks.ranges, granted - SEGMENTS_MAX);
     }

@@ -2,9 +2,10 @@
 //!
 //! `mount` has the known targets, keeps their list up to date and waits for them; `target` is one target with its
 //! import and counters; `mdt` is an MDT with the state of the mount that belongs to it. `lock_returns` returns locks of
-//! inodes to an MDT, `open_reports` reports opens to it and `flock_reports` file locks. `bulk_rpcs` counts reads and writes, `space_grant` counts the space that
-//! an OST keeps for this mount, and `grants` asks for it, `imports`
-//! prints the state of an import for administrators. A request about a file or directory goes to the MDT that `Client::mdt_of` returns for its FID.
+//! inodes to an MDT, `open_reports` reports opens to it and `flock_reports` file locks. `bulk_rpcs` counts reads and
+//! writes, `space_grant` counts the space that an OST keeps for this mount, and `grants` asks for it, `imports` prints the
+//! state of an import for administrators. A request about a file or directory goes to the MDT that `Client::mdt_of` returns
+//! for its FID.
 
 pub(crate) mod bulk_rpcs;
 mod flock_reports;

@@ -2,7 +2,8 @@
 //!
 //! The file of a process that was killed stays. The next `up` reads it before it serves its OSTs, which execute what is left
 //! in it, and deletes it when they are up. Its space is allocated when it is made, so that no write to it can fail for want
-//! of space; where that does not help, there is no log, and writes are not kept. It is never synced: after a loss of the machine its content is ignored.
+//! of space; where that does not help, there is no log, and writes are not kept. It is never synced: after a loss of the
+//! machine its content is ignored.
 
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;

@@ -236,6 +236,8 @@ pub mod fopen {
     pub const DIRECT_IO: u32 = 1;
     /// Keep cached pages from before the open.
     pub const KEEP_CACHE: u32 = 1 << 1;
+    /// The names of a listing are kept, and served from there.
+    pub const CACHE_DIR: u32 = 1 << 3;
     /// The kernel need not order direct writes of one inode.
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }

@@ -44,6 +44,16 @@ impl Ops for ClientOps {
             PageUse::Kept => fopen::KEEP_CACHE,
         }
     }
+    fn listing_flags(&self, handle: OpenHandle, renew: bool) -> u32 {
+        match self.client.listing_use(handle, renew) {
+            PageUse::Direct => 0,
+            PageUse::Emptied => fopen::CACHE_DIR,
+            PageUse::Kept => fopen::CACHE_DIR | fopen::KEEP_CACHE,
+        }
+    }
+    fn listed_through(&self, handle: OpenHandle) {
+        self.client.listed_through(handle);
+    }
     fn pages_are_doubtful(&self, fid: Fid) -> bool {
         self.client.pages_are_doubtful(fid)
     }

@@ -9,6 +9,7 @@
 
 use crate::abi::{InHeader, op};
 use crate::holders::{Looks, changes};
+use crate::kernel_cache::listings::Listings;
 use crate::kernel_cache::{Grant, KernelDoor, KernelEvent, Order, Surroundings};
 use crate::moved::Moved;
 use crate::ops::Ops;
@@ -77,6 +78,8 @@ pub struct Door<O: Ops> {
     watches_callers: Cell<bool>,
     pub(crate) stats: OpStats,
     other_times: OtherTimes,
+    /// The listings that the kernel may keep.
+    listings: Listings,
     pub(crate) looks: Looks,
     /// Requests that wait for the length of their calls.
     calls: RefCell<BTreeMap<u64, Promise<Option<u64>>>>,
@@ -109,6 +112,7 @@ impl<O: Ops> Door<O> {
             watches_callers: Cell::new(false),
             stats,
             other_times: OtherTimes::default(),
+            listings: Listings::default(),
             looks: Looks::default(),
             calls: RefCell::default(),
             transport: RefCell::default(),
@@ -129,6 +133,9 @@ impl<O: Ops> Door<O> {
     /// Counters of the kernel's requests, by operation.
     pub fn stats(&self) -> &OpStats {
         &self.stats
+    }
+    pub(crate) fn listings(&self) -> &Listings {
+        &self.listings
     }
     pub(crate) fn moved(&self) -> RefMut<'_, Moved> {
         self.moved.borrow_mut()

@@ -65,6 +65,15 @@ pub trait Ops: 'static {
         let _ = (handle, flags);
         crate::abi::fopen::DIRECT_IO | crate::abi::fopen::PARALLEL_DIRECT_WRITES
     }
+    /// The same for a handle of a directory. `renew`: the kernel has to read the names again.
+    fn listing_flags(&self, handle: OpenHandle, renew: bool) -> u32 {
+        let _ = (handle, renew);
+        0
+    }
+    /// The kernel reads names through a handle.
+    fn listed_through(&self, handle: OpenHandle) {
+        let _ = handle;
+    }
     /// Whether a read(2) must not use the pages that the kernel has of a file. Its attributes have no validity then.
     fn pages_are_doubtful(&self, fid: Fid) -> bool {
         let _ = fid;

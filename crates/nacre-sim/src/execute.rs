@@ -42,6 +42,14 @@ async fn parent<'a>(client: &Client, path: &'a str) -> Result<(Fid, &'a [u8]), F
     let last: &'a [u8] = last;
     if dir.attr.is_dir() { Ok((dir.attr.fid, last)) } else { Err(Failure::ENOTDIR) }
 }
+/// A change of the names of directories: the kernel notices it before and after.
+async fn changing<T>(client: &Client, dirs: &[Fid], change: impl Future<Output = T>) -> T {
+    let noticed = || dirs.iter().for_each(|dir| Kernel::of(client).changes_names(*dir));
+    noticed();
+    let done = change.await;
+    noticed();
+    done
+}
 /// Errors that the kernel returns without a request to the file system.
 fn check_file(entry: &ResolvedInode) -> Result<Fid, Failure> {
     match entry.attr.file_type() {
@@ -92,7 +100,13 @@ pub async fn read_all(
     Ok(data)
 }
 
-async fn names(client: &Client, dir: Fid, page: u32, with_attrs: bool) -> Result<Vec<String>, Failure> {
+/// The names of a directory, by requests.
+pub(crate) async fn names(
+    client: &Client,
+    dir: Fid,
+    page: u32,
+    with_attrs: bool,
+) -> Result<Vec<String>, Failure> {
     let mut names = Vec::new();
     let mut cookie = 0;
     loop {
@@ -141,7 +155,8 @@ impl Op {
                 if !entry.attr.is_dir() {
                     return Err(Failure::ENOTDIR);
                 }
-                names(client, entry.attr.fid, *page, *with_attrs).await.map(Value::Names)
+                let listed = Kernel::of(client).list(client, entry.attr.fid, *page, *with_attrs).await;
+                listed.map(Value::Names)
             }
             Op::Readlink(p) => readlink(client, p).await,
             Op::Chmod(p, mode) => chmod(client, p, *mode).await,
@@ -223,18 +238,18 @@ async fn create(client: &Client, path: &str, exclusive: bool, stripes: i32) -> O
         first_ost: -1,
     });
     let args = CreateArgs { exclusive, layout, ..create_args(dir, name, mode::REG | 0o644) };
-    let (_, handle) = client.create(args, O_RDWR).await?;
+    let (_, handle) = changing(client, &[dir], client.create(args, O_RDWR)).await?;
     client.release(handle, None).await?;
     Ok(Value::Unit)
 }
 async fn link(client: &Client, from: &str, to: &str) -> Outcome {
     let entry = resolve(client, from).await?;
     let (dir, name) = parent(client, to).await?;
-    client.link(entry.attr.fid, dir, name, root()).await.map(|_| Value::Unit)
+    changing(client, &[dir], client.link(entry.attr.fid, dir, name, root())).await.map(|_| Value::Unit)
 }
 async fn unlink(client: &Client, path: &str, directory: bool) -> Outcome {
     let (dir, name) = parent(client, path).await?;
-    client.unlink(dir, name, directory, root()).await.map(|()| Value::Unit)
+    changing(client, &[dir], client.unlink(dir, name, directory, root())).await.map(|()| Value::Unit)
 }
 async fn rename(client: &Client, from: &str, to: &str, flags: u32) -> Outcome {
     let from = parent(client, from).await?;
@@ -246,7 +261,8 @@ async fn rename(client: &Client, from: &str, to: &str, flags: u32) -> Outcome {
         Err(e) if flags == EXCHANGE || e != Failure::ENOENT => return Err(e),
         _ => {}
     }
-    client.rename(from, to, flags, root()).await.map(|()| Value::Unit)
+    let renamed = client.rename(from, to, flags, root());
+    changing(client, &[from.0, to.0], renamed).await.map(|()| Value::Unit)
 }
 async fn read_file(client: &Rc<Client>, path: &str, offset: u64, len: usize) -> Outcome {
     let fid = file(client, path).await?;
@@ -312,7 +328,7 @@ impl Session {
 async fn make(client: &Client, path: &str, mode: u32, target: &[u8]) -> Outcome {
     let (dir, name) = parent(client, path).await?;
     let args = CreateArgs { target, ..create_args(dir, name, mode) };
-    client.make(args).await.map(|_| Value::Unit)
+    changing(client, &[dir], client.make(args)).await.map(|_| Value::Unit)
 }
 
 async fn xattr_fid(client: &Client, path: &str) -> Result<Fid, Failure> {

@@ -81,6 +81,41 @@ fn a_warm_tree_costs_no_request() {
     assert!(asked < 100, "{asked} requests for 2100 questions\n{}", p.of_b("fuse_requests"));
 }
 
+/// The kernel serves a listing that it has, while what it was told of the inodes is valid; both mounts change it in between.
+#[test]
+fn a_warm_listing_costs_no_request_for_names() {
+    let Some(p) = Pair::new() else { return };
+    fs::create_dir(p.a("d")).unwrap();
+    for n in 0..50 {
+        fs::write(p.a(&format!("d/f{n}")), "text").unwrap();
+    }
+    let listed = || {
+        let count = |text: &str| {
+            let of = text.lines().filter(|line| line.starts_with("readdir"));
+            of.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum::<u64>()
+        };
+        count(&p.of_b("fuse_requests"))
+    };
+    // As ls -l does.
+    let list = || {
+        let entries = fs::read_dir(p.b("d")).unwrap().map(Result::unwrap);
+        entries.inspect(|entry| assert_eq!(entry.metadata().unwrap().len(), 4)).count()
+    };
+    (0..4).for_each(|_| assert_eq!(list(), 50));
+    let before = listed();
+    (0..200).for_each(|_| assert_eq!(list(), 50));
+    let asked = listed() - before;
+    assert!(asked < 100, "{asked} requests for 200 listings\n{}", p.of_b("fuse_requests"));
+    for round in 0..20 {
+        let (here, there) =
+            if round % 2 == 0 { (p.a("d/new"), p.b("d/new")) } else { (p.b("d/new"), p.a("d/new")) };
+        fs::write(here, "text").unwrap();
+        assert_eq!((list(), list()), (51, 51), "round {round}");
+        fs::remove_file(there).unwrap();
+        assert_eq!((list(), list()), (50, 50), "round {round}");
+    }
+}
+
 /// Changes made by one mount, and what the other must show directly afterwards.
 fn changes_are_seen_at_once(p: &Pair, here: impl Fn(&str) -> PathBuf, there: impl Fn(&str) -> PathBuf) {
     const ROUNDS: u32 = 20;

@@ -35,6 +35,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "pages", "a_cached_handle_sees_each_write_of_a_file_that_is_open_for_writing"),
     planted(
+        "a revoke of UPDATE leaves the kernel its listing",
+        "crates/nacre-client/src/cache/tables.rs",
+        &[("stale.push(Stale::Listing(fid));", "")],
+    )
+    .found_by("nacre-sim", "listings", "a_kept_listing_shows_every_change_of_both_mounts"),
+    planted(
+        "the kernel keeps listings without a lock of the directory",
+        "crates/nacre-client/src/cache/serve.rs",
+        &[("locks_usable_until().is_some() && mdt.cache().has_names(fid);", "locks_usable_until().is_some();")],
+    )
+    .found_by("nacre-sim", "listings", "a_kept_listing_shows_every_change_of_both_mounts"),
+    planted(
         "pages of a file that this mount opens for writing stay trusted",
         "crates/nacre-client/src/files/open.rs",
         &[("self.mount.pages().ended(open.file.fid);", "")],

@@ -25,15 +25,17 @@ pub enum Stale {
     Inode(Fid),
     /// The pages of a file. Those that a read is loading meanwhile may stay: they are not trusted.
     Pages(Fid),
+    /// The names of a directory that the kernel has kept from a listing; likewise.
+    Listing(Fid),
     /// Everything: all locks have ended.
     All,
 }
 
 impl Stale {
-    /// The file whose pages it is.
+    /// The inode whose pages it is: the kernel keeps a listing in pages of the directory.
     pub fn pages(&self) -> Option<Fid> {
         match self {
-            Self::Pages(fid) => Some(*fid),
+            Self::Pages(fid) | Self::Listing(fid) => Some(*fid),
             Self::Name { .. } | Self::Inode(_) | Self::All => None,
         }
     }

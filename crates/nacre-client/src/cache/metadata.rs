@@ -111,6 +111,7 @@ impl MetadataCache {
     fn give_back(&self, mut stale: Vec<Stale>, acks: Vec<mdt::RevokeAck>, cancels: Vec<InodeCancel>) {
         stale.retain(|stale| match stale {
             Stale::Pages(fid) => self.pages.ended(*fid),
+            Stale::Listing(fid) => self.pages.names_ended(*fid),
             Stale::Name { .. } | Stale::Inode(_) | Stale::All => true,
         });
         let (dirty, cancels) =
@@ -168,6 +169,9 @@ impl MetadataCache {
     }
     pub(super) fn list(&self, dir: Fid, cookie: u64, max: usize) -> Option<(Vec<ListedEntry>, bool)> {
         self.tables().list(dir, cookie, max)
+    }
+    pub(super) fn has_names(&self, dir: Fid) -> bool {
+        self.tables().has_names(dir)
     }
     pub(super) fn parent(&self, fid: Fid) -> Option<Fid> {
         self.tables().parent(fid)

@@ -1,4 +1,4 @@
-//! The kernel's pages of files, as an extension of the lock bit SIZE.
+//! The kernel's pages of files, as an extension of the lock bit SIZE, and its listings of directories, of UPDATE.
 //!
 //! The bytes of a file are *covered* while this mount holds SIZE of it and has it not open for writing itself: nobody
 //! changes them meanwhile, because the MDT revokes SIZE before another client opens the file for writing or truncates it,
@@ -12,6 +12,11 @@
 //! and the reply makes the kernel drop all pages (`nacre-fuse/src/handlers/attrs.rs`). So a read returns no page that was
 //! loaded before the read began, whoever writes. (4) Pages stay doubtful until all cached handles are closed; further
 //! handles are not cached until then.
+//!
+//! The kernel keeps the names of a listing in pages of the directory, and the same rules hold for them: its names are
+//! covered while this mount holds UPDATE. (The kernel itself notices the changes of its own programs.) It asks for the
+//! attributes of the directory, if they have no validity, before a listing begins, and reads the names again if the time
+//! of modification is another one. A listing whose handle was opened before the cover ended is therefore exact, too.
 //!
 //! What is loaded through a mapping, or by splice(2) and sendfile(2), while pages are doubtful, stays until attributes are
 //! read: the kernel asks for nothing then. Bounded: a file is here while a cached handle is open or SIZE is held. Not here: which handles use the page cache (`serve`).
@@ -40,14 +45,24 @@ enum Trust {
     Trusted,
 }
 
+/// The contents of the pages of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contents {
+    /// Bytes of a file, covered by SIZE.
+    Bytes,
+    /// Names of a directory, covered by UPDATE.
+    Names,
+}
+
 #[derive(Debug)]
 struct CachedFile {
+    contents: Contents,
     /// Cached handles.
     handles: usize,
     trust: Trust,
 }
 
-/// The files of which the kernel may have pages.
+/// The files and directories of which the kernel may have pages.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     files: RefCell<BTreeMap<Fid, CachedFile>>,
@@ -58,10 +73,10 @@ impl Pages {
     pub(crate) fn are_doubtful(&self, fid: Fid) -> bool {
         self.files.borrow().get(&fid).is_some_and(|file| file.trust == Trust::Doubtful)
     }
-    /// A handle is opened while the bytes of a file are covered. `renew`: the pages are to be loaded again.
-    pub(super) fn open(&self, fid: Fid, renew: bool) -> PageUse {
+    /// A handle is opened while the contents are covered. `renew`: the pages are to be loaded again.
+    pub(super) fn open(&self, fid: Fid, contents: Contents, renew: bool) -> PageUse {
         let mut files = self.files.borrow_mut();
-        let file = files.entry(fid).or_insert(CachedFile { handles: 0, trust: Trust::Beginning });
+        let file = files.entry(fid).or_insert(CachedFile { contents, handles: 0, trust: Trust::Beginning });
         if file.trust == Trust::Doubtful {
             return PageUse::Direct;
         }
@@ -86,7 +101,12 @@ impl Pages {
             files.remove(&fid);
         }
     }
-    /// The cover of a file has ended. Returns whether the kernel may have pages that were trusted.
+    /// The cover of names has ended, if `fid` is a directory. Returns whether the kernel may have some that were trusted.
+    pub(super) fn names_ended(&self, fid: Fid) -> bool {
+        let is_listed = |file: &CachedFile| file.contents == Contents::Names;
+        self.files.borrow().get(&fid).is_some_and(is_listed) && self.ended(fid)
+    }
+    /// The cover has ended. Returns whether the kernel may have pages that were trusted.
     pub(crate) fn ended(&self, fid: Fid) -> bool {
         let mut files = self.files.borrow_mut();
         let Some(file) = files.get_mut(&fid) else { return false };
@@ -121,52 +141,65 @@ mod tests {
     #[test]
     fn pages_are_kept_once_an_open_has_dropped_older_ones() {
         let pages = Pages::default();
-        assert_eq!(pages.open(FILE, false), PageUse::Emptied);
+        assert_eq!(pages.open(FILE, Contents::Bytes, false), PageUse::Emptied);
         assert_eq!(
-            pages.open(FILE, false),
+            pages.open(FILE, Contents::Bytes, false),
             PageUse::Emptied,
             "the first open may not have ended in the kernel"
         );
         pages.used(FILE);
-        assert_eq!((pages.open(FILE, false), pages.open(FILE, true)), (PageUse::Kept, PageUse::Emptied));
+        assert_eq!(
+            (pages.open(FILE, Contents::Bytes, false), pages.open(FILE, Contents::Bytes, true)),
+            (PageUse::Kept, PageUse::Emptied)
+        );
         (0..4).for_each(|_| pages.closed(FILE));
-        assert_eq!(pages.open(FILE, false), PageUse::Kept, "also when no handle is left");
+        assert_eq!(pages.open(FILE, Contents::Bytes, false), PageUse::Kept, "also when no handle is left");
         pages.closed(FILE);
         assert!(pages.ended(FILE), "the kernel has to drop them");
         assert!(pages.fids().is_empty());
-        assert_eq!(pages.open(FILE, false), PageUse::Emptied);
+        assert_eq!(pages.open(FILE, Contents::Bytes, false), PageUse::Emptied);
     }
 
     #[test]
     fn pages_stay_doubtful_until_every_cached_handle_is_closed() {
         let pages = Pages::default();
-        pages.open(FILE, false);
-        pages.open(FILE, false);
+        pages.open(FILE, Contents::Bytes, false);
+        pages.open(FILE, Contents::Bytes, false);
         pages.used(FILE);
         assert!(!pages.are_doubtful(FILE));
         assert!(pages.ended(FILE));
         assert!(!pages.ended(FILE), "they were doubtful already");
         pages.used(FILE);
-        assert_eq!(pages.open(FILE, false), PageUse::Direct);
+        assert_eq!(pages.open(FILE, Contents::Bytes, false), PageUse::Direct);
         pages.closed(FILE);
         assert!(pages.are_doubtful(FILE));
-        assert_eq!(pages.open(FILE, false), PageUse::Direct);
+        assert_eq!(pages.open(FILE, Contents::Bytes, false), PageUse::Direct);
         pages.closed(FILE);
         assert!(pages.fids().is_empty());
-        assert_eq!(pages.open(FILE, false), PageUse::Emptied);
+        assert_eq!(pages.open(FILE, Contents::Bytes, false), PageUse::Emptied);
         assert!(pages.removed(FILE), "a handle is open");
         pages.closed(FILE);
-        pages.open(FILE, false);
+        pages.open(FILE, Contents::Bytes, false);
         pages.closed(FILE);
         assert!(!pages.removed(FILE), "nobody reads what is gone");
+    }
+
+    #[test]
+    fn the_end_of_update_ends_the_cover_of_names_alone() {
+        let pages = Pages::default();
+        let dir = Fid::new(Seq(0x100), Oid(3));
+        assert_eq!(pages.open(FILE, Contents::Bytes, false), PageUse::Emptied);
+        assert_eq!(pages.open(dir, Contents::Names, false), PageUse::Emptied);
+        assert!(!pages.names_ended(FILE) && pages.names_ended(dir) && !pages.names_ended(dir));
+        assert!(!pages.are_doubtful(FILE) && pages.are_doubtful(dir));
     }
 
     #[test]
     fn a_restart_of_the_mdt_ends_the_cover_of_all_its_files() {
         let pages = Pages::default();
         let second = Fid::new(Seq(0x100), Oid(2));
-        pages.open(FILE, false);
-        pages.open(second, false);
+        pages.open(FILE, Contents::Bytes, false);
+        pages.open(second, Contents::Bytes, false);
         pages.closed(second);
         assert_eq!(pages.all_ended(FILE.mdt()), [FILE, second]);
         assert_eq!((pages.fids(), pages.all_ended(FILE.mdt())), (alloc::vec![FILE], Vec::new()));

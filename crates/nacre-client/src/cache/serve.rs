@@ -2,7 +2,7 @@
 
 use crate::api::ListedEntry;
 use crate::cache::kernel::{KernelCache, Validity};
-use crate::cache::pages::PageUse;
+use crate::cache::pages::{Contents, PageUse};
 use crate::cache::tables::Found;
 use crate::client::Client;
 use crate::files::atime::Atime;
@@ -147,9 +147,33 @@ impl Client {
         }
         // A read that is to change the access time must come here.
         let renew = !self.is_read_only() && open.file.accessed.is_due(atime, self.now());
-        let page_use = self.mount.pages().open(open.file.fid, renew);
+        let page_use = self.mount.pages().open(open.file.fid, Contents::Bytes, renew);
         open.set_cached(page_use != PageUse::Direct);
         page_use
+    }
+    /// How a new handle of a directory uses the names that the kernel keeps from a listing. Called once, when the reply to
+    /// its open is made. `renew`: they are to be read again.
+    pub fn listing_use(&self, handle: OpenHandle, renew: bool) -> PageUse {
+        let Ok(open) = self.files.handle(handle) else { return PageUse::Direct };
+        let (fid, atime) = (open.file.fid, self.atime().directories);
+        let has_names = |mdt: Rc<Mdt>| mdt.locks_usable_until().is_some() && mdt.cache().has_names(fid);
+        let is_direct = atime == Atime::Always || !self.mount.has_kernel();
+        if is_direct || !self.mount.mdt_of(fid).is_some_and(has_names) {
+            return PageUse::Direct;
+        }
+        // A listing that is to change the access time must come here.
+        let renew = renew || !self.is_read_only() && open.file.accessed.is_due(atime, self.now());
+        let page_use = self.mount.pages().open(fid, Contents::Names, renew);
+        open.set_cached(page_use != PageUse::Direct);
+        page_use
+    }
+    /// A request for names has come through a handle: its open has ended in the kernel.
+    pub fn listed_through(&self, handle: OpenHandle) {
+        if let Ok(open) = self.files.handle(handle)
+            && open.is_cached()
+        {
+            self.mount.pages().used(open.file.fid);
+        }
     }
     /// Whether a read must not use the pages that the kernel has of a file.
     pub fn pages_are_doubtful(&self, fid: Fid) -> bool {

@@ -167,10 +167,14 @@ impl Tables {
         cookie: u64,
         names_max: usize,
     ) -> Option<(Vec<ListedEntry>, bool)> {
-        if self.in_flight.changes_names_in(dir) || !self.covers(dir, InodeBits::UPDATE) {
+        if !self.has_names(dir) {
             return None;
         }
         self.entries.list(dir, cookie, names_max)
+    }
+    /// Whether nobody but this mount changes the names of a directory, and this mount is not about to.
+    pub(super) fn has_names(&mut self, dir: Fid) -> bool {
+        !self.in_flight.changes_names_in(dir) && self.covers(dir, InodeBits::UPDATE)
     }
     pub(super) fn parent(&mut self, fid: Fid) -> Option<Fid> {
         let parent = self.inodes.parent(fid)?;
@@ -462,6 +466,7 @@ impl Tables {
             stale.push(Stale::Pages(fid));
         }
         if ended.intersects(InodeBits::UPDATE) {
+            stale.push(Stale::Listing(fid));
             let entries = &self.entries;
             self.in_flight.names_became_unknown(fid, |name| entries.find(fid, name) != Named::Unknown);
         }

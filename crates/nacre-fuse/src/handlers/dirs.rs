@@ -2,12 +2,15 @@
 //!
 //! The kernel's offset is the cookie of the last entry it has; cookies are stable, so no state is kept between two
 //! requests, and a listing continues correctly while others change the directory. OPENDIR is an open of the
-//! client: a directory that is removed while it is open exists, empty and without a name, until it is closed.
+//! client: a directory that is removed while it is open exists, empty and without a name, until it is closed. The kernel
+//! keeps the names of a listing and serves further ones from there, while the client's lock covers them
+//! (`nacre_client`, `cache/pages.rs`) and what it was told of the inodes is valid (`kernel_cache/listings.rs`).
 
 use crate::abi::{self, Dirent, EntryOut, Field, OutHeader, align8};
 use crate::device::MAX_WRITE_BYTES;
 use crate::door::{Door, Reply};
 use crate::gate::Places;
+use crate::kernel_cache::listings::Part;
 use crate::ops::{OpenedFile, Ops};
 use crate::reply::{Body, entry_out};
 use crate::request::FuseRequest;
@@ -16,12 +19,19 @@ use nacre_types::OpenHandle;
 use std::rc::Rc;
 
 pub(crate) async fn opendir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
-    let handle = door.ops.opendir(request.fid()?, request.caller(0)).await?;
+    let dir = request.fid()?;
+    let handle = door.ops.opendir(dir, request.caller(0)).await?;
     if request.has_reply() {
         // No RELEASE follows for a handle that the caller never got. It fails only if the handle is already closed.
         let _ = door.ops.releasedir(handle).await;
     }
-    Ok(Body::opened(OpenedFile { handle, fopen_flags: 0 }))
+    // The kernel does not notice a change through another node of the directory.
+    let has_other_node = request.has_stand_in() || door.moved().with_stand_ins().any(|fid| fid == dir);
+    let fopen_flags = match has_other_node {
+        true => 0,
+        false => door.ops.listing_flags(handle, !door.listings().is_valid(dir, door.ctx.now())),
+    };
+    Ok(Body::opened(OpenedFile { handle, fopen_flags }))
 }
 
 pub(crate) async fn releasedir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
@@ -37,8 +47,11 @@ const NAME_BYTES: usize = 16;
 const ENTRIES_MAX: usize = 1024;
 
 pub(crate) async fn readdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
-    let abi::ReadIn { offset, size, .. } = request.args().take()?;
-    let page = door.ops.readdir(request.fid()?, offset, fitting(size, 0), false).await?;
+    let abi::ReadIn { fh, offset, size, .. } = request.args().take()?;
+    let dir = request.fid()?;
+    door.ops.listed_through(OpenHandle(fh));
+    door.listings().has_gap(dir);
+    let page = door.ops.readdir(dir, offset, fitting(size, 0), false).await?;
     let mut listing = Listing::new(size);
     for entry in &page.entries {
         if !listing.add(None, entry) {
@@ -49,17 +62,22 @@ pub(crate) async fn readdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
 }
 
 pub(crate) async fn readdirplus<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
-    let abi::ReadIn { offset, size, .. } = request.args().take()?;
+    let abi::ReadIn { fh, offset, size, .. } = request.args().take()?;
     let dir = request.fid()?;
+    door.ops.listed_through(OpenHandle(fh));
     let page = door.ops.readdir(dir, offset, fitting(size, EntryOut::BYTES), true).await?;
     let mut listing = Listing::new(size);
     let (mut grant, mut places) = (door.grant(&request), Vec::new());
+    let mut part = Part::new(offset, page.eof);
+    let now = door.ctx.now();
     for entry in &page.entries {
         // Node number 0: only the name. Also used for "." and "..", which the kernel does not look up.
         let known = entry.entry.as_ref().filter(|_| entry.name != "." && entry.name != "..");
         if !listing.has_room(EntryOut::BYTES, entry) {
+            part.stop();
             break;
         }
+        part.reach(entry.cookie);
         // A directory that the kernel knows at another place is looked up when it is used.
         let at_its_place = |e: &&ResolvedInode| {
             !e.attr.is_dir() || door.moved().may_list(e.attr.fid, (request.node(), &entry.name))
@@ -69,6 +87,7 @@ pub(crate) async fn readdirplus<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseReque
         let head = known.map_or_else(EntryOut::default, |e| {
             let validity = door.ops.validity(Some((dir, &entry.name)), e.attr.fid);
             let validity = grant.take(validity, e.attr.fid);
+            part.add(validity, now);
             if validity != Validity::default() {
                 places.push(place);
             }
@@ -76,6 +95,7 @@ pub(crate) async fn readdirplus<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseReque
         });
         listing.add(Some(head), entry);
     }
+    door.listings().read(dir, part);
     Ok(listing.body.under(grant, Places::Entries(places)))
 }
 

@@ -26,6 +26,7 @@
 
 mod expire;
 mod inodes;
+pub(crate) mod listings;
 #[cfg(test)]
 mod tests;
 
@@ -344,7 +345,7 @@ impl State {
                 }
                 Stale::Name { parent, name } if link.has_epoch => names.push((parent, name)),
                 // Names had no validity; `forget_pages` follows.
-                Stale::Name { .. } | Stale::Pages(_) => {}
+                Stale::Name { .. } | Stale::Pages(_) | Stale::Listing(_) => {}
             }
         }
         let fids: Vec<Fid> = prompt.iter().filter_map(Notification::inode).collect();

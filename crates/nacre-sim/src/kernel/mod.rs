@@ -1,16 +1,20 @@
-//! What the kernel in front of a mount keeps of files: attributes for as long as they are valid, pages without an end.
+//! What the kernel in front of a mount keeps of files: attributes for as long as they are valid, pages without an end; and
+//! of directories: listings, likewise without an end.
 //!
 //! As naive as the model: a read(2) through a cached handle asks for attributes whose validity has ended, takes the pages
 //! that are there, and loads the others; a notification takes effect a moment later, and loads that are under way then
 //! fill their pages afterwards or not, as INVAL_INODE leaves it. Programs keep files open for reading for a while, so that
 //! there are cached handles while another mount opens the same file for writing.
 //!
-//! Not here: names, the order of notifications and replies (`nacre-fuse`).
+//! The kernel also keeps listings of directories (`listings.rs`). Not here: single names, the order of notifications and replies (`nacre-fuse`).
 
+mod listings;
+
+use self::listings::Listing;
 use crate::execute::read_all;
 use nacre_client::{Client, KernelCache, PageUse, ResolvedInode, Stale};
 use nacre_node::Ctx;
-use nacre_types::{Caller, Failure, Fid, Instant, OpenHandle};
+use nacre_types::{Caller, Failure, Fid, Instant, OpenHandle, Timestamp};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -26,8 +30,9 @@ const NOTIFIED_WITHIN_US: u64 = 2000;
 
 #[derive(Default)]
 struct File {
-    /// Size, valid until then.
+    /// Size and time of modification, valid until then.
     size: u64,
+    mtime: Timestamp,
     valid_until: Instant,
     /// Replies to questions from before the latest change or notification tell nothing.
     version: u64,
@@ -54,8 +59,9 @@ struct Kept {
 pub struct Kernel {
     ctx: Rc<Ctx>,
     files: RefCell<BTreeMap<Fid, File>>,
+    listings: RefCell<BTreeMap<Fid, Listing>>,
     kept: RefCell<BTreeMap<Fid, Kept>>,
-    /// Reads that needed no request.
+    /// Reads and listings that needed no request.
     hits: Cell<u64>,
 }
 
@@ -74,6 +80,7 @@ impl Kernel {
         let kernel = Rc::new(Self {
             ctx: ctx.clone(),
             files: RefCell::default(),
+            listings: RefCell::default(),
             kept: RefCell::default(),
             hits: Cell::new(0),
         });
@@ -89,7 +96,7 @@ impl Kernel {
         let kernel = KERNELS.with_borrow(|kernels| kernels.get(&address(client)).and_then(Weak::upgrade));
         kernel.expect("every mount of the simulator has a kernel")
     }
-    /// Reads that needed no request.
+    /// Reads and listings that needed no request.
     pub fn hits(&self) -> u64 {
         self.hits.get()
     }
@@ -194,7 +201,7 @@ impl Kernel {
             if was_valid && known(file) == before {
                 entry.attr.size = size;
             } else if file.version == version {
-                (file.size, file.valid_until) = (entry.attr.size, until);
+                (file.size, file.mtime, file.valid_until) = (entry.attr.size, entry.attr.mtime, until);
             }
         });
         Ok(entry)
@@ -264,6 +271,7 @@ impl KernelCache for Door {
                     Stale::Inode(fid) => kernel.wrote(fid),
                     // Loads under way fill their pages.
                     Stale::Pages(fid) => kernel.writes(fid),
+                    Stale::Listing(fid) => kernel.drop_listing(fid),
                     Stale::All => {
                         let mut files = kernel.files.borrow_mut();
                         files.values_mut().for_each(File::forget);

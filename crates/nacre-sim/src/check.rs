@@ -3,7 +3,7 @@
 use crate::execute::{read_all, stat_of};
 use crate::model::{Kind, Model, ROOT, Stat};
 use nacre_client::Client;
-use nacre_types::{Caller, Failure, Fid, FileType};
+use nacre_types::{Caller, Failure, Fid, FileType, OpenHandle};
 use std::collections::BTreeMap;
 
 /// Everything that a mount shows, by path.
@@ -49,6 +49,33 @@ fn expect(model: &Model, i: usize, path: String, all: &mut Tree) {
 
 /// Everything below `base` as a mount shows it.
 pub async fn walk(client: &Client, base: &str) -> Result<Tree, Failure> {
+    walk_by(client, base, async |handle, size| read_all(client, handle, 0, size + 10).await).await
+}
+/// The same after a machine was lost: the bytes of a file end where reads begin to fail.
+pub(crate) async fn walk_what_is_left(client: &Client, base: &str) -> Result<Tree, Failure> {
+    walk_by(client, base, async |handle, size| read_up_to_lost(client, handle, size + 10).await).await
+}
+async fn read_up_to_lost(client: &Client, handle: OpenHandle, size: usize) -> Result<Vec<u8>, Failure> {
+    let (mut bytes, mut len) = (Vec::new(), size);
+    while len > 0 {
+        match read_all(client, handle, bytes.len() as u64, len).await {
+            Ok(read) if read.len() < len => {
+                bytes.extend(read);
+                break;
+            }
+            Ok(read) => bytes.extend(read),
+            // A read that ends before the first lost byte succeeds.
+            Err(Failure::EIO) => len /= 2,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bytes)
+}
+async fn walk_by(
+    client: &Client,
+    base: &str,
+    read: impl AsyncFn(OpenHandle, usize) -> Result<Vec<u8>, Failure>,
+) -> Result<Tree, Failure> {
     let mut all = BTreeMap::new();
     let top = crate::execute::resolve(client, base).await?;
     let mut queue = vec![(base.trim_end_matches('/').to_string(), top.attr.fid)];
@@ -63,7 +90,7 @@ pub async fn walk(client: &Client, base: &str) -> Result<Tree, Failure> {
         match entry.attr.file_type() {
             FileType::Regular => {
                 let (_, handle) = client.open(fid, 0, Caller::root()).await?;
-                bytes = read_all(client, handle, 0, entry.attr.size as usize + 10).await?;
+                bytes = read(handle, entry.attr.size as usize).await?;
                 client.release(handle, None).await?;
             }
             FileType::Symlink => bytes = client.readlink(fid).await?.to_vec(),
@@ -102,7 +129,7 @@ pub async fn walk(client: &Client, base: &str) -> Result<Tree, Failure> {
 
 /// Removes everything below the root.
 pub async fn remove_all(client: &Client) -> Result<(), Failure> {
-    let all = walk(client, "").await?;
+    let all = walk_what_is_left(client, "").await?;
     // Children sort after their parents.
     for (path, seen) in all.iter().rev() {
         let Some((parent, name)) = path.rsplit_once('/') else { continue };

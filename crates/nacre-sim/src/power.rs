@@ -76,7 +76,7 @@ fn lose_power(plan: &Plan, cluster: &mut Cluster, report: &mut Report) -> Result
     let fresh = cluster.mounts.len() - 1;
     cluster.ready(fresh)?;
     let job = cluster.jobs.start(&mut cluster.world, cluster.mounts[fresh], |client| async move {
-        check::walk(&client, "").await
+        check::walk_what_is_left(&client, "").await
     });
     let seen: Result<Tree, Failure> = cluster
         .jobs

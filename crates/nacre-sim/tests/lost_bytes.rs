@@ -150,3 +150,39 @@ fn acknowledged_bytes_beside_lost_ones_survive_one_loss_after_another() {
         );
     }
 }
+
+/// Everything loses power after the MDT has committed the size of a file, and before an OST has its object: nothing replays
+/// the write. A read shows what was written or fails; it does not end early.
+#[test]
+fn a_file_whose_object_is_lost_is_not_shown_as_an_empty_one() {
+    let mut lost = 0;
+    for seed in 1..=20 {
+        let mut c = cluster(seed, 1, 1);
+        let first = c.mounts[0];
+        let made = run(&mut c, first, async |client| {
+            let (fid, handle) = create(&client, "f").await?;
+            write(&client, handle, 0, vec![7; 3000]).await?;
+            client.release(handle, None).await.map(|()| fid)
+        });
+        let fid = made.expect("written");
+        // Only the MDT is given the time to commit.
+        let ost = c.servers[OST];
+        c.world.pause(ost, true);
+        c.world.run_for(5 * SEC);
+        c.world.pause(ost, false);
+        c.lose_power().expect("it restarts");
+        c.world.run_for(20 * SEC);
+        let second = *c.mounts.last().expect("one more");
+        let size =
+            run(&mut c, second, async move |client| Ok::<_, Failure>(client.getattr(fid).await?.attr.size));
+        let Ok(size) = size else { continue };
+        match read(&mut c, second, fid) {
+            Ok(bytes) => assert_eq!(bytes.len() as u64, size, "seed {seed}"),
+            Err(error) => {
+                assert_eq!((error, size), (Failure::EIO, 3000), "seed {seed}");
+                lost += 1;
+            }
+        }
+    }
+    assert!(lost > 0, "an object was lost in no seed");
+}

@@ -12,7 +12,7 @@ pub(crate) mod kernel;
 pub(crate) mod metadata;
 pub(crate) mod pages;
 pub(crate) mod returns;
-mod serve;
+pub(crate) mod serve;
 pub(crate) mod tables;
 #[cfg(test)]
 mod tests;

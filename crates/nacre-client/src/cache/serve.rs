@@ -15,6 +15,23 @@ use core::time::Duration;
 use nacre_types::{Attr, Fid, Instant, OpenHandle, SizeState, Timestamp};
 use nacre_wire::mdt::EntryReply;
 
+/// The size of a file under a lock, with its times: if they are the same later, the size has been the same in between. A plain
+/// value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExactSize {
+    size: u64,
+    mtime: Timestamp,
+    ctime: Timestamp,
+}
+impl ExactSize {
+    pub(crate) fn bytes(self) -> u64 {
+        self.size
+    }
+    pub(crate) fn mtime(self) -> Timestamp {
+        self.mtime
+    }
+}
+
 impl Mdt {
     /// The time until which locks may be used; `None`: they may not be used now. Without a connection they may not: a
     /// restarted MDT in this process does not wait for leases, because its mounts learn of the restart at once.
@@ -52,10 +69,10 @@ impl Mdt {
     pub(crate) fn may_close_later(&self, fid: Fid) -> bool {
         self.locks_usable_until().is_some() && self.cache().is_closable_later(fid)
     }
-    /// The modification time of a file that ends at `offset` or before, if its size is known exactly.
-    pub(crate) fn end_before(&self, fid: Fid, offset: u64) -> Option<Timestamp> {
-        let Attr { size, size_state, mtime, .. } = self.known_inode(fid)?.attr;
-        (size_state == SizeState::Exact && size <= offset).then_some(mtime)
+    /// The size of a file, if it is known exactly.
+    pub(crate) fn exact_size(&self, fid: Fid) -> Option<ExactSize> {
+        let Attr { size, size_state, mtime, ctime, .. } = self.known_inode(fid)?.attr;
+        (size_state == SizeState::Exact).then_some(ExactSize { size, mtime, ctime })
     }
     pub(crate) fn cached_name(&self, parent: Fid, name: &[u8]) -> Option<Found> {
         self.serve(|| self.cache().find(parent, name))

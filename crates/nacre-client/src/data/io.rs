@@ -8,6 +8,7 @@
 
 use crate::api::WriteArgs;
 use crate::cache::in_flight::Touches;
+use crate::cache::serve::ExactSize;
 use crate::client::Client;
 use crate::data::long_append::Piece;
 use crate::data::stripes::{self, Laid, ObjectRange};
@@ -70,8 +71,9 @@ impl Client {
             return Ok(Vec::new());
         }
         let _order = self.shared(file, Extent::new(offset, end)).await;
-        if let Some(mtime) = self.mount.mdt_of(file.fid).and_then(|mdt| mdt.end_before(file.fid, offset)) {
-            self.note_read(&open, mtime);
+        let known = self.exact_size(file);
+        if let Some(known) = known.filter(|known| known.bytes() <= offset) {
+            self.note_read(&open, known.mtime());
             return Ok(Vec::new());
         }
         let component = file.component()?;
@@ -89,6 +91,7 @@ impl Client {
             let read = data.iter().map(|b| b.len() as u64).sum::<u64>();
             if read == range.len || component.stripes.len() == 1 {
                 self.check_lease(&open).await?;
+                self.check_not_lost(file, known, (offset + read, end))?;
                 self.note_read(&open, state.mtime);
                 self.stats.bytes("read_bytes", read);
                 return Ok(data);
@@ -100,6 +103,25 @@ impl Client {
         self.note_read(&open, written_at);
         self.stats.bytes("read_bytes", data.iter().map(|b| b.len() as u64).sum());
         Ok(data)
+    }
+
+    fn exact_size(&self, file: &FileState) -> Option<ExactSize> {
+        self.mount.mdt_of(file.fid)?.exact_size(file.fid)
+    }
+    /// The only object of a file has no bytes from `from` on, and `known` was the size of the file before they were read. They
+    /// are lost if it is behind `from`: a machine has lost them before they were durable, and their size was already.
+    fn check_not_lost(
+        &self,
+        file: &FileState,
+        known: Option<ExactSize>,
+        (from, end): (u64, u64),
+    ) -> Result<(), Failure> {
+        let Some(known) = known.filter(|known| from < end.min(known.bytes())) else { return Ok(()) };
+        if file.has_writers() || self.exact_size(file) != Some(known) {
+            return Ok(()); // it is being changed
+        }
+        tracing::error!(fid = %file.fid, from, size = known.bytes(), "bytes at the end of a file are lost: they had not been synced when a server's machine failed; write or truncate the file, or remove it");
+        Err(Failure::EIO)
     }
 
     /// Reads a file of which some bytes are dirty, up to `end`, which is at most its size.

@@ -169,7 +169,9 @@ impl Run {
     }
     fn walk(&mut self, mount: usize, t: usize) -> Result<check::Tree, String> {
         let base = self.tasks[t].base.clone();
-        let walk = move |client: Rc<nacre_client::Client>| async move { check::walk(&client, &base).await };
+        let walk = move |client: Rc<nacre_client::Client>| async move {
+            check::walk_what_is_left(&client, &base).await
+        };
         let seen: Result<check::Tree, Failure> = self.call(mount, walk)?;
         seen.map_err(|e| format!("mount{mount} cannot be walked after a loss: {e}"))
     }

@@ -10,7 +10,7 @@ use nacre_sim::{JobId, NodeId};
 use nacre_target::Fault;
 use nacre_types::{Failure, Fid, OpenHandle, SetAttr};
 use std::rc::Rc;
-use support::{MDT, SEC, caller, cluster, create, run, write};
+use support::{MDT, SEC, caller, cluster, create, run, wait as wait_for, write};
 
 const FILES: usize = 40;
 type Opened = Vec<(Fid, OpenHandle)>;
@@ -138,6 +138,45 @@ fn crash(c: &mut Cluster) -> bool {
     c.world.kill(mdt);
     c.world.start_later(mdt, 200_000_000);
     true
+}
+
+/// A close waits for a lock of another mount, which is slow to reach. Until then the MDT does not know what was written, and
+/// the mount that opens the file for writing again must not take that for the end of its own changes.
+#[test]
+fn who_opens_a_file_again_while_its_close_is_under_way_sees_what_was_written() {
+    const ROUNDS: u64 = 6;
+    for seed in 1..=16 {
+        let mut c = cluster(seed, 1, 2);
+        let [first, second] = [c.mounts[0], c.mounts[1]];
+        let (fid, mut handle) =
+            run(&mut c, first, async |client| create(&client, "f").await).expect("created");
+        for round in 1..=ROUNDS {
+            let what = format!("seed {seed}, round {round}");
+            run(&mut c, second, async move |client| {
+                let (_, reading) = client.open(fid, seed as u32 % 3, caller()).await?;
+                client.getattr(fid).await?;
+                client.release(reading, None).await
+            })
+            .expect("looks");
+            (c.world.faults.far, c.world.faults.far_us) = (Some(second), 20_000);
+            let written = run(&mut c, first, async move |client| {
+                write(&client, handle, (round - 1) * 100, vec![1; 100]).await
+            });
+            assert_eq!(written, Ok(100), "{what}");
+            let close = async move |client: Rc<Client>| client.release(handle, None).await;
+            let closing = c.jobs.start(&mut c.world, first, close);
+            let seen = run(&mut c, first, async move |client| {
+                let (_, next) = client.open(fid, 2, caller()).await?;
+                let sizes = [client.getattr(fid).await?.attr.size, client.getattr(fid).await?.attr.size];
+                Ok::<_, Failure>((next, sizes))
+            });
+            c.world.faults.far = None;
+            assert_eq!(wait_for::<Result<(), Failure>>(&mut c, closing), Ok(()), "{what}");
+            let (next, sizes) = seen.expect("opened");
+            assert_eq!(sizes, [round * 100; 2], "{what}\n{}", c.world.trace(60));
+            handle = next;
+        }
+    }
 }
 
 #[test]

@@ -426,4 +426,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         )],
     )
     .found_by("nacre-sim", "write_batches", "a_batch_of_an_evicted_mount_overwrites_nothing"),
+    planted(
+        "a file that is opened for writing while its close is under way counts as unchanged",
+        "crates/nacre-client/src/files/state.rs",
+        &[("self.dirty.set(self.dirty_closes.get() > 0);", "self.dirty.set(self.dirty_closes.get() > 9);")],
+    )
+    .found_by("nacre-sim", "closes", "who_opens_a_file_again_while_its_close_is_under_way_sees_what_was_written"),
 ];

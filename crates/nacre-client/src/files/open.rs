@@ -172,6 +172,7 @@ impl Client {
         if open.is_stale() {
             if open.is_writer() {
                 let dirty = open.file.is_dirty();
+                let _changed = dirty.then(|| open.file.begin_dirty_close());
                 open.file.writer_closed();
                 if dirty {
                     self.reopen_and_close(&open).await;
@@ -269,6 +270,7 @@ impl Client {
         }
         let _alone = self.exclusive(file, Extent::ALL).await;
         let (written, certain) = self.written(file).await;
+        let _changed = file.begin_dirty_close();
         file.writer_closed();
         mdt.note_change();
         // Uncertain sizes are not reported: the MDT asks the OSTs itself, later.

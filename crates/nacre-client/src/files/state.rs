@@ -34,6 +34,8 @@ pub(crate) struct FileState {
     known: RefCell<Vec<Option<ObjectState>>>,
     /// The file was written since the first writer opened.
     dirty: Cell<bool>,
+    /// Closes of a file that was written, which the MDT may not have executed yet.
+    dirty_closes: Cell<u32>,
     /// Replies to this mount's writes do not tell the state of the objects until the last of the present writers is gone:
     /// the MDT has evicted this mount, so that others may have changed the file since, or space was freed, so that the
     /// latest of several replies, which come in any order, is not the largest.
@@ -61,6 +63,7 @@ impl FileState {
             writers: Cell::new(0),
             known: RefCell::default(),
             dirty: Cell::new(false),
+            dirty_closes: Cell::new(0),
             untrusted: Cell::new(false),
             synced_at: Cell::new(None),
             failed_writes: Cell::default(),
@@ -230,12 +233,19 @@ impl FileState {
     }
     pub(crate) fn writer_opened(&self, created: bool) {
         if self.writers.get() == 0 {
-            self.dirty.set(false);
+            // The MDT may have executed this open before such a close. Then the size that it knows until the last writer is
+            // gone is that of before the changes, and they count as made since the first writer opened the file.
+            self.dirty.set(self.dirty_closes.get() > 0);
             let stripes = self.component.borrow().as_ref().map_or(0, |c| c.stripes.len());
             let state = created.then(ObjectState::default);
             *self.known.borrow_mut() = alloc::vec![state; stripes];
         }
         self.writers.set(self.writers.get() + 1);
+    }
+    /// The close of a handle is about to be sent that tells of changes; until the guard is dropped, the MDT may not know them.
+    pub(crate) fn begin_dirty_close(&self) -> DirtyClose<'_> {
+        self.dirty_closes.set(self.dirty_closes.get() + 1);
+        DirtyClose { file: self }
     }
     pub(crate) fn writer_closed(&self) {
         self.writers.set(self.writers.get().saturating_sub(1));
@@ -244,6 +254,16 @@ impl FileState {
             self.untrusted.set(false);
             self.known.borrow_mut().clear();
         }
+    }
+}
+
+/// The close of a written file is under way.
+pub(crate) struct DirtyClose<'a> {
+    file: &'a FileState,
+}
+impl Drop for DirtyClose<'_> {
+    fn drop(&mut self) {
+        self.file.dirty_closes.set(self.file.dirty_closes.get().saturating_sub(1));
     }
 }
 

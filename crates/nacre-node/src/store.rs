@@ -99,6 +99,12 @@ pub enum StoreOp {
         offset: u64,
         len: u64,
     },
+    /// Makes zeros of the bytes of a range; its blocks stay allocated, and the length stays.
+    Zero {
+        file: FileId,
+        offset: u64,
+        len: u64,
+    },
     /// Makes all earlier changes of the file durable; of a missing file: its absence.
     Sync {
         file: FileId,
@@ -197,6 +203,7 @@ impl StoreOp {
             | Self::Truncate { .. }
             | Self::Allocate { .. }
             | Self::Punch { .. }
+            | Self::Zero { .. }
             | Self::Sync { .. }
             | Self::SyncWritten { .. }
             | Self::SyncAside { .. }

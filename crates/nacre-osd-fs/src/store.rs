@@ -488,6 +488,22 @@ impl FsStore {
         Ok(())
     }
 
+    fn zero(&self, file: FileId, offset: u64, len: u64) -> Result<(), StoreError> {
+        let zeros = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        for piece in self.pieces(file, offset, len) {
+            let Some(open) = self.open_chunk(file, piece.chunk, false)? else { continue };
+            match retry(|| rustix::fs::fallocate(open.fd(), zeros, piece.offset, piece.len)) {
+                Ok(()) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    self.punch(file, offset, len)?;
+                    return self.allocate(file, offset, len);
+                }
+                Err(errno) => return Err(self.fail("zeroing", file)(errno)),
+            }
+        }
+        Ok(())
+    }
+
     fn run(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
         if self.read_only && !op.only_reads() {
             return Err(StoreError::Device(format!("{} was opened for reading only", self.path)));
@@ -518,6 +534,7 @@ impl FsStore {
                 self.allocate(file, offset, len).map(|()| StoreDone::Unit)
             }
             StoreOp::Punch { file, offset, len } => self.punch(file, offset, len).map(|()| StoreDone::Unit),
+            StoreOp::Zero { file, offset, len } => self.zero(file, offset, len).map(|()| StoreDone::Unit),
             StoreOp::Sync { file } | StoreOp::SyncAside { file } => self.sync(file).map(|()| StoreDone::Unit),
             StoreOp::Refresh { file } => self.refresh(file).map(|()| StoreDone::Unit),
             StoreOp::StartWriteback { file, offset, len } => {

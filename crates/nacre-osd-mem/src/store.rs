@@ -236,7 +236,10 @@ impl MemStore {
             StoreOp::ReadWritten { file, offset, len, .. } => return self.read_written(file, offset, len),
             StoreOp::Truncate { file, len } => self.truncate(file, len)?,
             StoreOp::Allocate { file, offset, len } => self.allocate(file, offset, len)?,
-            StoreOp::Punch { file, offset, len } => self.punch(file, offset, len),
+            // Memory is not set aside for a hole.
+            StoreOp::Punch { file, offset, len } | StoreOp::Zero { file, offset, len } => {
+                self.punch(file, offset, len);
+            }
             StoreOp::Sync { .. }
             | StoreOp::SyncAside { .. }
             | StoreOp::StartWriteback { .. }

@@ -83,7 +83,8 @@ impl Overlay {
             StoreOp::WriteChecksummed { .. }
             | StoreOp::Truncate { .. }
             | StoreOp::Allocate { .. }
-            | StoreOp::Punch { .. } => Err(refused()),
+            | StoreOp::Punch { .. }
+            | StoreOp::Zero { .. } => Err(refused()),
         }
     }
 }

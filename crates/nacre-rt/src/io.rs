@@ -84,6 +84,7 @@ fn payload_bytes(op: &StoreOp) -> usize {
         | StoreOp::Truncate { .. }
         | StoreOp::Allocate { .. }
         | StoreOp::Punch { .. }
+        | StoreOp::Zero { .. }
         | StoreOp::Sync { .. }
         | StoreOp::SyncWritten { .. }
         | StoreOp::SyncAside { .. }
@@ -135,6 +136,7 @@ impl Class {
             | StoreOp::StartWriteback { .. }
             | StoreOp::Truncate { .. }
             | StoreOp::Punch { .. }
+            | StoreOp::Zero { .. }
             | StoreOp::Delete { .. } => Self::Background,
             StoreOp::Sync { .. }
             | StoreOp::SyncWritten { .. }

@@ -18,6 +18,7 @@ macro_rules! store_contract {
             holes_are_zeros_even_exabytes_away,
             truncate_cuts_and_extends_with_zeros,
             punch_makes_zeros_and_allocate_keeps_bytes_and_length,
+            zero_makes_zeros_and_keeps_the_length,
             replace_is_whole,
             listing_is_in_order_by_pages,
             many_buffers_are_one_write,
@@ -164,6 +165,18 @@ pub fn punch_makes_zeros_and_allocate_keeps_bytes_and_length(store: &dyn Store) 
     assert!(got == expected);
     done(store, StoreOp::Allocate { file: blob(2), offset: 4096, len: 4096 });
     assert_eq!((len(store, blob(2)), read(store, blob(2), 0, 100)), (Some(0), vec![]));
+}
+
+/// Zero makes zeros and keeps the length, also of a range that lies beyond the end or in no file.
+pub fn zero_makes_zeros_and_keeps_the_length(store: &dyn Store) {
+    write(store, blob(1), 0, &[7; 20_000]);
+    done(store, StoreOp::Zero { file: blob(1), offset: 4096, len: 8192 });
+    done(store, StoreOp::Zero { file: blob(1), offset: 16_384, len: 8192 });
+    done(store, StoreOp::Zero { file: blob(2), offset: 0, len: 4096 });
+    let expected: Vec<u8> =
+        (0..20_000).map(|i| if (4096..12_288).contains(&i) || i >= 16_384 { 0 } else { 7 }).collect();
+    assert!(read(store, blob(1), 0, 1 << 21) == expected);
+    assert_eq!(len(store, blob(2)), None);
 }
 
 /// Replace leaves the new bytes only, whatever the length of the old ones.

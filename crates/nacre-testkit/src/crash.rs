@@ -482,13 +482,18 @@ impl Disk {
             StoreOp::ReadWritten { file, offset, len, .. } => return self.read_written(file, offset, len),
             StoreOp::Truncate { file, len } => self.truncate(file, len)?,
             StoreOp::Allocate { file, offset, len } => self.allocate(file, offset, len)?,
-            StoreOp::Punch { file, offset, len } if self.now(file).is_some() => {
+            StoreOp::Punch { file, offset, len } | StoreOp::Zero { file, offset, len }
+                if self.now(file).is_some() =>
+            {
                 self.change(file, UnsyncedChange::Punch { offset, len });
             }
             StoreOp::Delete { file } if self.now(file).is_some() => {
                 self.change(file, UnsyncedChange::Delete);
             }
-            StoreOp::Punch { .. } | StoreOp::Delete { .. } | StoreOp::StartWriteback { .. } => {}
+            StoreOp::Punch { .. }
+            | StoreOp::Zero { .. }
+            | StoreOp::Delete { .. }
+            | StoreOp::StartWriteback { .. } => {}
             StoreOp::Sync { file } | StoreOp::SyncAside { file } => self.sync(file),
             StoreOp::Refresh { file } => self.refresh(file),
             StoreOp::SyncWritten { file, len, .. } => {
@@ -643,7 +648,9 @@ fn kind_of(op: &StoreOp) -> Option<(FaultOp, FileId)> {
         StoreOp::Create { file, .. } => (FaultOp::Create, *file),
         StoreOp::Write { file, .. } | StoreOp::WriteChecksummed { file, .. } => (FaultOp::Write, *file),
         StoreOp::Read { file, .. } | StoreOp::ReadWritten { file, .. } => (FaultOp::Read, *file),
-        StoreOp::Truncate { file, .. } | StoreOp::Punch { file, .. } => (FaultOp::Truncate, *file),
+        StoreOp::Truncate { file, .. } | StoreOp::Punch { file, .. } | StoreOp::Zero { file, .. } => {
+            (FaultOp::Truncate, *file)
+        }
         StoreOp::Allocate { file, .. } => (FaultOp::Allocate, *file),
         StoreOp::Sync { file } | StoreOp::SyncWritten { file, .. } | StoreOp::SyncAside { file } => {
             (FaultOp::Sync, *file)

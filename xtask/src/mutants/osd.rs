@@ -296,6 +296,24 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-osd", "objects", "machine_loss::a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off"),
     planted(
+        "a hole does not say that the blob has its old bytes",
+        "crates/nacre-osd/src/object/punch.rs",
+        &[("let old_bytes_from = Some(locked.start);", "let old_bytes_from = None;")],
+    )
+    .found_by("nacre-osd", "objects", "machine_loss::a_write_into_a_hole_does_not_bring_back_what_was_there"),
+    planted(
+        "zeros in allocated space leave the old bytes in the blob",
+        "crates/nacre-osd/src/maintenance/reclaim.rs",
+        &[("let Some(run) = run else { return Ok(()) };", "let Some(run) = run.filter(|run| run.is_empty()) else { return Ok(()) };")],
+    )
+    .found_by("nacre-osd", "objects", "machine_loss::a_write_into_a_hole_does_not_bring_back_what_was_there"),
+    planted(
+        "truncated bytes stay between the size and space that is allocated behind it",
+        "crates/nacre-osd/src/maintenance/reclaim.rs",
+        &[("self.clear_unwritten(object, row.from, block_ceil(keep)).await?;", "self.clear_unwritten(object, row.from, block_ceil(state.size)).await?;")],
+    )
+    .found_by("nacre-osd", "objects", "machine_loss::a_write_into_allocated_space_does_not_bring_back_what_was_cut_off"),
+    planted(
         "a write beyond the size does not wait until truncated bytes there are freed",
         "crates/nacre-osd/src/object/prepare.rs",
         &[("            if reclaim.is_some() {\n                // The bytes", "            if reclaim.is_some() && row.size == 0 {\n                // The bytes")],

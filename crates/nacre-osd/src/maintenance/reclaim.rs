@@ -1,5 +1,5 @@
-//! Reclaim: truncates blobs to the length that their rows describe, once the truncate or destroy that released the
-//! bytes is durable.
+//! Reclaim: truncates blobs to the length that their rows describe, and makes zeros of bytes that no row describes, once
+//! the change that released the bytes is durable: a truncate, a destroy, a hole.
 //!
 //! Invariants: (1) a RECLAIM row is written in the transaction that releases blocks, and deleted after the blob was
 //! durably truncated, so no crash forgets one; (2) nothing is truncated before that transaction is durable, so a machine
@@ -10,7 +10,8 @@ use crate::error::OsdError;
 use crate::object::checksum::BLOCK_BYTES;
 use crate::object::objects::Objects;
 use crate::object::rows::{
-    ReclaimRow, block_ceil, block_key, decode_block, decode_reclaim, object_key, object_of_key, region_of_key,
+    BLOCKS_PER_REGION, REGION_BYTES, ReclaimRow, block_ceil, block_key, decode_block, decode_reclaim,
+    object_key, object_of_key, region_of_key,
 };
 use crate::table;
 use crate::table::pages::Page;
@@ -247,9 +248,9 @@ impl Objects {
                     self.io(StoreOp::Sync { file: FileId::Blob(object) }).await?;
                 }
                 Some(state) => {
-                    self.punch_gaps(object, row.from, block_ceil(state.size)).await?;
-                    self.punch(object, state.size, block_ceil(state.size)).await?;
                     let keep = state.size.max(self.allocated_end(object, state.size).await?);
+                    self.clear_unwritten(object, row.from, block_ceil(keep)).await?;
+                    self.punch(object, state.size, block_ceil(state.size)).await?;
                     self.truncate_blob(object, keep).await?;
                     // The row may go only when those bytes cannot come back: zeros that a later write puts before itself in
                     // a block are not made again by its client when a machine is lost.
@@ -272,31 +273,47 @@ impl Objects {
             .map(|_| self.reclaim_task().freed.wake_all())
     }
 
-    /// Frees the gaps between allocated blocks of `from..end`.
-    async fn punch_gaps(&self, object: ObjectId, from: u64, end: u64) -> Result<(), OsdError> {
-        let mut at = block_ceil(from);
-        let last = block_key(object, u64::MAX);
-        let mut key: Vec<u8> = block_key(object, at / crate::object::rows::REGION_BYTES).to_vec();
+    /// Makes zeros of the blocks of `from..end` that hold no data: of a hole by freeing it, and otherwise in place.
+    async fn clear_unwritten(&self, object: ObjectId, from: u64, end: u64) -> Result<(), OsdError> {
+        let (mut at, last) = (block_ceil(from), block_key(object, u64::MAX));
+        let mut key = block_key(object, at / REGION_BYTES);
+        // The blocks up to `at` are done, but for a run of these bounds that may go on.
+        let mut unwritten: Option<Extent> = None;
         while at < end {
             let rows = self.osd().scan(table::BLOCK, &key, &last, SLICE).await?;
             let full = rows.len() == SLICE as usize;
             for (row_key, value) in rows {
                 let region = region_of_key(&row_key).unwrap_or_default();
                 let row = decode_block(object, region, &value)?;
-                for block in region * 64..(region + 1) * 64 {
+                for block in region * BLOCKS_PER_REGION..(region + 1) * BLOCKS_PER_REGION {
                     let start = block * BLOCK_BYTES;
-                    if row.allocated & (1 << (block % 64)) != 0 && start >= at {
-                        self.punch(object, at, start.min(end)).await?;
-                        at = start + BLOCK_BYTES;
+                    if row.allocated & (1 << (block % BLOCKS_PER_REGION)) == 0 || start < at || start >= end {
+                        continue;
                     }
+                    let stop = start + BLOCK_BYTES;
+                    self.punch(object, at, start).await?;
+                    at = stop;
+                    unwritten = match (unwritten, row.is_written(block)) {
+                        (Some(run), false) if run.end == start => Some(Extent::new(run.start, stop)),
+                        (run, is_written) => {
+                            self.zero_run(object, run).await?;
+                            (!is_written).then(|| Extent::new(start, stop))
+                        }
+                    };
                 }
-                key = block_key(object, region + 1).to_vec();
+                key = block_key(object, region + 1);
             }
             if !full {
                 break;
             }
         }
+        self.zero_run(object, unwritten).await?;
         self.punch(object, at, end).await
+    }
+    async fn zero_run(&self, object: ObjectId, run: Option<Extent>) -> Result<(), OsdError> {
+        let Some(run) = run else { return Ok(()) };
+        let (file, len) = (FileId::Blob(object), run.end - run.start);
+        self.io(StoreOp::Zero { file, offset: run.start, len }).await
     }
     /// Truncates a blob that is longer.
     async fn truncate_blob(&self, object: ObjectId, len: u64) -> Result<(), OsdError> {

@@ -5,6 +5,11 @@
 //! durable: a crash must not bring back the checksums of bytes that a later write has overwritten, or that were freed.
 //! Only then is space freed, in the blob first. A crash in between leaves blocks allocated that hold nothing, as
 //! fallocate(2) does.
+//!
+//! The blob holds the old bytes durably until it is synced after that, or for good if the space stays allocated. A later
+//! write of a part of a block puts zeros beside its bytes, which no client makes again after a loss of the machine. So the
+//! transaction requests a reclaim, which makes zeros of the old bytes durably (`maintenance/reclaim.rs`), and such a write
+//! waits for it (`kept_beside` in `object/prepare.rs`).
 
 use crate::engine::credits::Credits;
 use crate::error::OsdError;
@@ -74,7 +79,9 @@ impl Objects {
             return Ok(());
         }
         self.unlog_before(object, blocks.clone()).await?;
-        let zeroed = self.each_slice(object, &blocks, |row| row.written, BlockRow::unwrite).await?;
+        let old_bytes_from = Some(locked.start);
+        let zeroed =
+            self.each_slice(object, &blocks, |row| row.written, BlockRow::unwrite, old_bytes_from).await?;
         if zeroed || frees {
             self.osd().commit(self.osd().last_transno()).await?;
         }
@@ -83,19 +90,21 @@ impl Objects {
             let clear = |row: &mut BlockRow, mask| {
                 row.clear(mask);
             };
-            self.each_slice(object, &blocks, empty, clear).await?;
+            self.each_slice(object, &blocks, empty, clear, None).await?;
         }
         Ok(())
     }
 
     /// Changes all blocks of a range that `select` names, some rows at a time. Space of blocks that are no longer allocated
-    /// is freed in the blob before. Returns whether there were any.
+    /// is freed in the blob before. `old_bytes_from`: the blob still holds bytes from there on, and they are to be removed.
+    /// Returns whether there were any.
     async fn each_slice(
         self: &Rc<Self>,
         object: ObjectId,
         blocks: &Range<u64>,
         select: impl Fn(&BlockRow) -> u64,
         change: impl Fn(&mut BlockRow, u64),
+        old_bytes_from: Option<u64>,
     ) -> Result<bool, OsdError> {
         let regions = regions_of(blocks);
         let (mut next, last) = (block_key(object, regions.start), block_key(object, regions.end));
@@ -119,7 +128,7 @@ impl Objects {
             }
             if !selected.is_empty() {
                 any = true;
-                self.change_rows(object, &selected, &change).await?;
+                self.change_rows(object, &selected, &change, old_bytes_from).await?;
             }
             if rows.len() < SLICE as usize {
                 return Ok(any);
@@ -147,13 +156,15 @@ impl Objects {
         object: ObjectId,
         selected: &[Selected],
         change: &impl Fn(&mut BlockRow, u64),
+        old_bytes_from: Option<u64>,
     ) -> Result<(), OsdError> {
         let object_key = object_key(object);
         let block_keys: Vec<_> = selected.iter().map(|(region, _)| block_key(object, *region)).collect();
-        let mut keys = alloc::vec![(table::OBJECT, object_key.as_slice())];
+        let mut keys =
+            alloc::vec![(table::OBJECT, object_key.as_slice()), (table::RECLAIM, object_key.as_slice())];
         keys.extend(block_keys.iter().map(|key| (table::BLOCK, key.as_slice())));
         let pins = self.osd().fetch(&keys).await?;
-        let rows = u32::try_from(selected.len()).unwrap_or(u32::MAX).saturating_add(2);
+        let rows = u32::try_from(selected.len()).unwrap_or(u32::MAX).saturating_add(3);
         let row_bytes = rows.saturating_mul(BLOCK_ROW_BYTES_MAX);
         let room = self.osd().reserve(Credits { rows, row_bytes, object_bytes: 0, frees: true }).await?;
         self.osd()
@@ -181,6 +192,9 @@ impl Objects {
                     tx.account(row.owner, -bytes, 0);
                 }
                 tx.put(table::OBJECT, &object_key, row.to_vec());
+                if let Some(from) = old_bytes_from {
+                    self.release_blocks(tx, object, from)?;
+                }
                 Ok::<_, OsdError>(())
             })
             .map(drop)

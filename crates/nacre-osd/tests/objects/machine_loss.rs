@@ -4,6 +4,7 @@ use crate::support::*;
 use bytes::Bytes;
 use nacre_node::Rng;
 use nacre_testkit::CrashDevice;
+use nacre_types::Extent;
 
 #[test]
 fn background_write_back_moves_the_stable_number() {
@@ -122,6 +123,95 @@ fn a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off() {
         assert_eq!((row.size as usize, &bytes[..size]), (at + 100, &vec![1; size][..]), "seed {seed}");
         assert!(bytes[size..at].iter().all(|b| *b == 0), "seed {seed}");
         assert_eq!(bytes[at..], [2; 100], "seed {seed}");
+    }
+}
+
+/// A write into a part of a block: alone, or in a transaction of many.
+fn write_some(t: &mut Target, at: u64, many: bool) {
+    match many {
+        true => drop(t.write_many(vec![(object(1), vec![(at, vec![2; 100])])])),
+        false => drop(t.write(object(1), at, vec![2; 100]).expect("writes")),
+    }
+    t.run(|o| async move { o.osd().commit(o.osd().last_transno()).await.expect("commits") });
+}
+/// The machine is lost, and the client makes its write again. Returns the bytes of the object.
+fn lose_and_restore(t: Target, at: u64, seed: u64) -> Vec<u8> {
+    let mut t = t.power_loss(&mut Rng::new(seed));
+    t.run(move |o| async move {
+        o.restore(object(1), at, &[Bytes::from(vec![2; 100])]).await.expect("puts back");
+    });
+    t.start_rechecksum();
+    t.read(object(1), 0, 1 << 20).expect("reads").1
+}
+fn check_hole(bytes: &[u8], hole: std::ops::Range<usize>, at: usize, what: &str) {
+    for (i, byte) in bytes.iter().enumerate() {
+        let expected = if (at..at + 100).contains(&i) { 2 } else { u8::from(!hole.contains(&i)) };
+        assert_eq!(*byte, expected, "{what}: byte {i}");
+    }
+}
+
+/// A write into a part of a block that has become a hole, or zeros, puts zeros beside its bytes; its client does not make
+/// those again.
+#[test]
+fn a_write_into_a_hole_does_not_bring_back_what_was_there() {
+    for seed in 0..40 {
+        let (frees, many) = (seed % 2 == 0, seed % 4 < 2);
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        t.write(object(1), 0, vec![1; 20_000]).expect("writes");
+        t.sync(object(1)).expect("syncs");
+        t.settle();
+        t.zero(object(1), Extent::new(4096, 12_288), frees).expect("makes zeros");
+        write_some(&mut t, 9000, many);
+        let bytes = lose_and_restore(t, 9000, seed);
+        check_hole(&bytes, 4096..12_288, 9000, &format!("seed {seed}, frees {frees}, many {many}"));
+    }
+}
+
+/// The same when the process is killed before the hole was made in the file of the object, at each store operation.
+#[test]
+fn a_hole_that_a_kill_has_cut_off_does_not_bring_back_what_was_there() {
+    for (seed, frees) in (0..24).flat_map(|stop| [(stop, true), (stop, false)]) {
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        t.write(object(1), 0, vec![1; 20_000]).expect("writes");
+        t.sync(object(1)).expect("syncs");
+        t.settle();
+        t.device.stop_after(seed);
+        let objects = t.objects.clone();
+        t.drive.start(move |_| async move {
+            // It is cut off.
+            let _cut = objects.zero_blocks(object(1), Extent::new(4096, 12_288), frees).await;
+        });
+        while t.drive.drive.step() {}
+        let mut t = t.kill();
+        let zeros = t.read(object(1), 4096, 8192).expect("reads").1;
+        if zeros.contains(&1) {
+            continue;
+        }
+        write_some(&mut t, 9000, false);
+        let bytes = lose_and_restore(t, 9000, seed);
+        check_hole(&bytes, 4096..12_288, 9000, &format!("stopped after {seed}, frees {frees}"));
+    }
+}
+
+/// Space that is allocated where bytes were cut off a moment ago has them until the truncate is durable in the file.
+#[test]
+fn a_write_into_allocated_space_does_not_bring_back_what_was_cut_off() {
+    for seed in 0..40 {
+        let keep_size = seed % 2 == 0;
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        t.write(object(1), 0, vec![1; 20_000]).expect("writes");
+        t.sync(object(1)).expect("syncs");
+        t.settle();
+        t.truncate(object(1), 0).expect("cuts");
+        t.allocate(object(1), 8192, 12_288, keep_size).expect("allocates");
+        if seed % 4 < 2 {
+            t.settle();
+        }
+        // In allocated space, or in the gap before it.
+        let at = if seed % 8 < 4 { 9000 } else { 5000 };
+        write_some(&mut t, at, false);
+        let bytes = lose_and_restore(t, at, seed);
+        check_hole(&bytes, 0..20_480, at as usize, &format!("seed {seed}"));
     }
 }
 

@@ -31,6 +31,9 @@ const STEPS: &[Step] = &[
     ("matrix", || e2e::with_uring(true, || e2e::matrix(MATRIX_ROUNDS))),
     ("apps", || e2e::with_uring(false, || e2e::apps(&["git", "sqlite", "fio"].map(str::to_owned)))),
     ("edges", e2e::edges),
+    ("fsx", || {
+        e2e::fsx(&e2e::Fsx::for_ci(true, false)).and_then(|()| e2e::fsx(&e2e::Fsx::for_ci(false, true)))
+    }),
     ("netns", e2e::netns),
     ("stores", || e2e::stores(&e2e::StoreOptions::default())),
     ("crash", || e2e::crash(&e2e::CrashOptions::short(false))),

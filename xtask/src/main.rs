@@ -94,6 +94,8 @@ enum Task {
     Proxy(e2e::Proxy),
     /// Random changes and checks by several programs on two mounts, with a watchdog; a mount that is stopped or cut off
     Pairs(e2e::Pairs),
+    /// Random operations on one file through two mounts, every byte compared with a model in memory
+    Fsx(e2e::Fsx),
     /// Changes that one mount has completed are seen by the other: every change × every observation
     Matrix {
         #[arg(long, default_value_t = 100)]
@@ -130,6 +132,7 @@ fn main() -> Result<()> {
         Task::Crowd(options) => crowd::run(&options),
         Task::Proxy(options) => e2e::proxy(&options),
         Task::Pairs(options) => e2e::pairs(&options),
+        Task::Fsx(options) => e2e::fsx(&options),
         Task::Matrix { rounds } => e2e::matrix(rounds),
     }
 }

@@ -24,7 +24,11 @@ pub(crate) struct System {
     mounts: Vec<PathBuf>,
     /// Mount options, with `-o`.
     options: &'static [&'static str],
+    osts: u32,
 }
+
+/// The number of OSTs that `up` makes by default.
+const OSTS: u32 = 2;
 
 impl System {
     pub(crate) fn up() -> Result<Self> {
@@ -37,9 +41,14 @@ impl System {
 
     /// All mounts have these options.
     pub(crate) fn up_with(options: &'static [&'static str]) -> Result<Self> {
+        Self::up_with_osts(options, OSTS)
+    }
+
+    /// A file system of so many OSTs.
+    pub(crate) fn up_with_osts(options: &'static [&'static str], osts: u32) -> Result<Self> {
         let base = tempfile::Builder::new().prefix("nacre-e2e-").tempdir()?;
         let mut system =
-            Self { binary: binary()?, base, address: String::new(), mounts: Vec::new(), options };
+            Self { binary: binary()?, base, address: String::new(), mounts: Vec::new(), options, osts };
         let mount = system.base.path().join("mnt");
         std::fs::create_dir(&mount)?;
         system.mounts.push(mount);
@@ -50,15 +59,12 @@ impl System {
     /// Starts it (again, after [`System::kill`]).
     pub(crate) fn up_again(&mut self) -> Result<()> {
         let data = self.base.path().join("data");
-        let text = output(
-            self.nacre()
-                .arg("up")
-                .arg(self.mount())
-                .arg("--dir")
-                .arg(&data)
-                .arg("--detach")
-                .args(self.options),
-        )?;
+        let mut up = self.nacre();
+        up.arg("up").arg(self.mount()).arg("--dir").arg(&data).arg("--detach").args(self.options);
+        if !data.exists() {
+            up.args(["--osts", &self.osts.to_string()]);
+        }
+        let text = output(&mut up)?;
         let line = text.lines().find_map(|l| l.split_once("mount another: nacre mount "));
         let (_, rest) = line.with_context(|| format!("no line `mount another:` in\n{text}"))?;
         self.address = rest.split_whitespace().next().unwrap_or_default().to_owned();
@@ -109,7 +115,7 @@ impl System {
         let text = output(&mut get)?;
         let counts: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("credits_exceeded: ")).collect();
         ensure!(
-            counts.len() == 4 && counts.iter().all(|n| *n == "0"),
+            counts.len() == self.osts as usize + 2 && counts.iter().all(|n| *n == "0"),
             "credits exceeded: {counts:?}\n{text}"
         );
         Ok(())

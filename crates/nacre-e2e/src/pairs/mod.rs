@@ -14,7 +14,7 @@
 
 mod apart;
 mod room;
-mod watch;
+pub(crate) mod watch;
 mod wild;
 
 use crate::crash::Rng;

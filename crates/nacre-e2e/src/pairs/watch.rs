@@ -83,7 +83,7 @@ impl<'a> Watchdog<'a> {
 }
 
 /// The kernel stacks of all threads of a process.
-fn stacks(pid: u32) -> String {
+pub(crate) fn stacks(pid: u32) -> String {
     let mut out = format!("  process {pid}:\n");
     for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
         let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
@@ -100,7 +100,7 @@ fn stacks(pid: u32) -> String {
 }
 
 /// Ends the connections of the mounts: their calls return.
-pub(super) fn abort(mounts: &[std::path::PathBuf]) {
+pub(crate) fn abort(mounts: &[std::path::PathBuf]) {
     const CONNECTIONS: &str = "/sys/fs/fuse/connections";
     if !Path::new(CONNECTIONS).join("1").exists() {
         drop(Command::new("mount").args(["-t", "fusectl", "fusectl", CONNECTIONS]).status());

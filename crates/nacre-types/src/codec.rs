@@ -34,6 +34,7 @@ impl Writer {
         Self { buf: Vec::with_capacity(256) }
     }
     /// Appends bytes without a length.
+    #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
         self.buf.extend_from_slice(bytes);
     }
@@ -60,16 +61,32 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
     /// Takes `len` bytes.
+    #[inline]
     pub fn raw(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         match self.rest.split_at_checked(len) {
             Some((head, tail)) => {
                 self.rest = tail;
                 Ok(head)
             }
-            None => Err(DecodeError::Truncated {
-                needed: u32::try_from(len).unwrap_or(u32::MAX),
-                left: u32::try_from(self.rest.len()).unwrap_or(u32::MAX),
-            }),
+            None => Err(self.truncated(len)),
+        }
+    }
+    /// Takes as many bytes as a number has: a load, where [`Reader::raw`] would be a copy of any length.
+    #[inline]
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        match self.rest.split_first_chunk::<N>() {
+            Some((head, tail)) => {
+                self.rest = tail;
+                Ok(*head)
+            }
+            None => Err(self.truncated(N)),
+        }
+    }
+    #[cold]
+    fn truncated(&self, needed: usize) -> DecodeError {
+        DecodeError::Truncated {
+            needed: u32::try_from(needed).unwrap_or(u32::MAX),
+            left: u32::try_from(self.rest.len()).unwrap_or(u32::MAX),
         }
     }
     /// Reads a `u32` length and that many bytes, borrowed.
@@ -112,9 +129,7 @@ macro_rules! int_codec {
             fn encode(&self, w: &mut Writer) { w.raw(&self.to_le_bytes()); }
             #[inline]
             fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
-                let mut b = [0u8; size_of::<$t>()];
-                b.copy_from_slice(r.raw(size_of::<$t>())?);
-                Ok(<$t>::from_le_bytes(b))
+                Ok(<$t>::from_le_bytes(r.array()?))
             }
         }
     )*};
@@ -122,9 +137,11 @@ macro_rules! int_codec {
 int_codec!(u8, u16, u32, u64, i32, i64);
 
 impl<'a> Codec<'a> for bool {
+    #[inline]
     fn encode(&self, w: &mut Writer) {
         u8::from(*self).encode(w);
     }
+    #[inline]
     fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
         match u8::decode(r)? {
             0 => Ok(false),
@@ -316,7 +333,9 @@ macro_rules! codec_enum {
             pub fn number(self) -> $repr { self as $repr }
         }
         impl<'a> $crate::Codec<'a> for $name {
+            #[inline]
             fn encode(&self, w: &mut $crate::Writer) { $crate::Codec::encode(&(*self as $repr), w); }
+            #[inline]
             fn decode(r: &mut $crate::Reader<'a>) -> Result<Self, $crate::DecodeError> {
                 let n = <$repr as $crate::Codec<'_>>::decode(r)?;
                 Self::from_number(n).ok_or($crate::DecodeError::BadValue {
@@ -331,7 +350,9 @@ macro_rules! codec_enum {
 macro_rules! codec_newtype {
     ($($t:ident($inner:ty)),* $(,)?) => {$(
         impl<'a> $crate::Codec<'a> for $t {
+            #[inline]
             fn encode(&self, w: &mut $crate::Writer) { $crate::Codec::encode(&self.0, w); }
+            #[inline]
             fn decode(r: &mut $crate::Reader<'a>) -> Result<Self, $crate::DecodeError> {
                 Ok(Self(<$inner as $crate::Codec<'_>>::decode(r)?))
             }

@@ -37,7 +37,7 @@ impl Under {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct NameEntry {
     /// `None`: there is no such name.
     fid: Option<Fid>,
@@ -71,21 +71,38 @@ struct Directory {
 impl Directory {
     fn remove(&mut self, name: &[u8]) -> Option<NameEntry> {
         let gone = self.names.remove(name)?;
-        match gone.fid {
-            None => self.absent -= 1,
-            Some(_) if gone.cookie == 0 => self.unplaced -= 1,
-            Some(_) => {
-                self.placed.remove(&gone.cookie);
-            }
-        }
+        self.uncount(gone.fid, gone.cookie);
         Some(gone)
     }
+    /// Adds a name that is not in the table.
     fn insert(&mut self, name: Bytes, entry: NameEntry) {
-        match entry.fid {
+        self.count(entry.fid);
+        self.names.insert(name, entry);
+    }
+    /// Replaces what is known of a name that is in the table; returns the inode to which it led. The kernel's use of the
+    /// name goes on.
+    fn replace(&mut self, name: &[u8], new: NameEntry) -> Option<Option<Fid>> {
+        let entry = self.names.get_mut(name)?;
+        let kernel_until = entry.kernel_until;
+        let old = core::mem::replace(entry, NameEntry { kernel_until, ..new });
+        self.uncount(old.fid, old.cookie);
+        self.count(new.fid);
+        Some(old.fid)
+    }
+    fn count(&mut self, fid: Option<Fid>) {
+        match fid {
             None => self.absent += 1,
             Some(_) => self.unplaced += 1,
         }
-        self.names.insert(name, entry);
+    }
+    fn uncount(&mut self, fid: Option<Fid>, cookie: u64) {
+        match fid {
+            None => self.absent -= 1,
+            Some(_) if cookie == 0 => self.unplaced -= 1,
+            Some(_) => {
+                self.placed.remove(&cookie);
+            }
+        }
     }
     fn place(&mut self, name: &[u8], cookie: u64, file_type: FileType) {
         let Some((name, _)) = self.names.get_key_value(name) else { return };
@@ -160,11 +177,12 @@ impl Entries {
             None => Named::Unknown,
         }
     }
-    /// A number that changes when the name leads to another inode; 0 for a name that does not exist in a complete
-    /// directory.
-    pub(super) fn serial(&self, parent: Fid, name: &[u8]) -> Option<u64> {
+    /// The inode to which a known name leads, if any, and a number that changes when it leads to another one; 0 for a name
+    /// that does not exist in a complete directory.
+    pub(super) fn known(&self, parent: Fid, name: &[u8]) -> Option<(Option<Fid>, u64)> {
         let dir = self.dirs.get(&parent)?;
-        dir.names.get(name).map(|entry| entry.serial).or(dir.is_complete.then_some(0))
+        let entry = dir.names.get(name).map(|entry| (entry.fid, entry.serial));
+        entry.or(dir.is_complete.then_some((None, 0)))
     }
     /// Up to `names_max` names behind a cookie, and whether the last of them ends the directory. `None`: they are not known
     /// with their cookies. While a listing is under way, the part that it has read is known.
@@ -286,20 +304,16 @@ impl Entries {
         under: Under,
     ) -> Option<Gone> {
         self.serials += 1;
-        let serial = self.serials;
+        let (serial, kernel_until) = (self.serials, Instant::default());
+        let entry = NameEntry { fid, under, changed_at: at, cookie: 0, serial, kernel_until };
         let dir = self.dirs.entry(parent).or_default();
-        let old = dir.remove(name);
-        let kernel_until = old.as_ref().map_or(Instant::default(), |old| old.kernel_until);
-        let name = Bytes::copy_from_slice(name);
-        dir.insert(name.clone(), NameEntry { fid, under, changed_at: at, cookie: 0, serial, kernel_until });
-        match old {
+        if let Some(fid) = dir.replace(name, entry) {
             // The kernel's use of the name goes on: it learns of own changes by itself.
-            Some(old) => Some(Gone { parent, name, fid: old.fid, in_kernel: false }),
-            None => {
-                self.count += 1;
-                None
-            }
+            return Some(Gone { parent, name: Bytes::copy_from_slice(name), fid, in_kernel: false });
         }
+        dir.insert(Bytes::copy_from_slice(name), entry);
+        self.count += 1;
+        None
     }
     fn remove(&mut self, parent: Fid, name: &[u8]) -> Option<Gone> {
         let dir = self.dirs.get_mut(&parent)?;
@@ -396,10 +410,14 @@ impl Entries {
         if !self.has_room(parent, name, None) {
             return false;
         }
-        let changed_at = self.forgotten;
-        self.insert(parent, name, None, changed_at, Under { parent: true, child: false });
-        let entry = self.dirs.get_mut(&parent).and_then(|dir| dir.names.get_mut(name));
-        entry.map(|entry| entry.kernel_until = until).is_some()
+        self.serials += 1;
+        let (changed_at, serial) = (self.forgotten, self.serials);
+        let under = Under { parent: true, child: false };
+        let entry = NameEntry { fid: None, under, changed_at, cookie: 0, serial, kernel_until: until };
+        let Some(dir) = self.dirs.get_mut(&parent) else { return false };
+        dir.insert(Bytes::copy_from_slice(name), entry);
+        self.count += 1;
+        true
     }
     /// Until when the kernel may use a name. `None`: the name is not in the table.
     pub(super) fn kernel_until(&self, parent: Fid, name: &[u8]) -> Option<Instant> {

@@ -151,6 +151,9 @@ impl MetadataCache {
     pub(super) fn inode(&self, fid: Fid) -> Option<EntryReply> {
         self.tables().inode(fid)
     }
+    pub(super) fn has_inode(&self, fid: Fid) -> bool {
+        self.tables().has_inode(fid)
+    }
     pub(super) fn openable(&self, fid: Fid) -> Option<EntryReply> {
         self.tables().openable(fid)
     }
@@ -166,6 +169,9 @@ impl MetadataCache {
     }
     pub(super) fn find(&self, parent: Fid, name: &[u8]) -> Option<Found> {
         self.tables().find(parent, name)
+    }
+    pub(super) fn leads_to(&self, parent: Fid, name: &[u8], fid: Option<Fid>) -> bool {
+        self.tables().leads_to(parent, name, fid)
     }
     pub(super) fn list(&self, dir: Fid, cookie: u64, max: usize) -> Option<(Vec<ListedEntry>, bool)> {
         self.tables().list(dir, cookie, max)
@@ -377,10 +383,10 @@ impl Changing {
         if cache.tables.borrow().is_former(frame.header.epoch) {
             return;
         }
-        let tail = cache.tail(frame);
+        let mut tail = cache.tail(frame);
         let mut stale = Vec::new();
         let mut tables = cache.tables();
-        match &tail {
+        match &mut tail {
             // Nothing was changed: the reply is that to a read.
             tail if at == Transno::default() => {
                 if let Some((tail, entry)) = tail.as_ref().zip(entry) {
@@ -400,7 +406,9 @@ impl Changing {
                         tables.created_dir(entry.attr.fid);
                     }
                 }
-                tail.changed.iter().for_each(|entry| tables.changed_inode(at, as_sent(entry.clone(), tail)));
+                for entry in core::mem::take(&mut tail.changed) {
+                    tables.changed_inode(at, as_sent(entry, tail));
+                }
                 tables.replied(at, touches, before, &effect, &mut stale);
                 tail.removed.iter().for_each(|fid| tables.removed(*fid, at));
                 let read = tail.removed.iter().filter(|fid| cache.pages.removed(**fid));

@@ -115,19 +115,16 @@ impl Client {
             if self.mount.pages().are_doubtful(fid) {
                 return Duration::ZERO;
             }
-            let is_given = mdt.cache().inode(fid).is_some() && mdt.cache().give_attrs(fid, until);
+            let is_given = mdt.cache().has_inode(fid) && mdt.cache().give_attrs(fid, until);
             if is_given { until - self.ctx.now() } else { Duration::ZERO }
         });
-        let entry = name.map_or(Duration::ZERO, |(parent, name)| {
-            let leads_there = |found: Found| matches!(found, Found::Entry(entry) if entry.attr.fid == fid);
-            self.name_validity(parent, name, leads_there)
-        });
+        let entry = name.map_or(Duration::ZERO, |(parent, name)| self.name_validity(parent, name, Some(fid)));
         Validity { entry, attr }
     }
     /// How long the kernel may use the reply that a directory has no such name. Zero also if too many such names of the
     /// directory are in use by the kernel.
     pub fn negative_validity(&self, parent: Fid, name: &[u8]) -> Duration {
-        self.name_validity(parent, name, |found| found == Found::NotThere)
+        self.name_validity(parent, name, None)
     }
     /// The names that the kernel may use without asking, with their directories. `None`: there may be others, which the
     /// kernel is being told to forget.
@@ -136,11 +133,11 @@ impl Client {
             self.mount.mdts().iter().map(|mdt| mdt.cache().names_in_kernel()).collect();
         of_each.map(|all| all.concat())
     }
-    fn name_validity(&self, parent: Fid, name: &[u8], is_so: impl FnOnce(Found) -> bool) -> Duration {
+    /// The same for a name that leads to this inode, or to none.
+    fn name_validity(&self, parent: Fid, name: &[u8], fid: Option<Fid>) -> Duration {
         let Some(mdt) = self.mount.mdt_of(parent) else { return Duration::ZERO };
         let Some(until) = mdt.locks_usable_until() else { return Duration::ZERO };
-        let is_given =
-            mdt.cache().find(parent, name).is_some_and(is_so) && mdt.cache().give_name(parent, name, until);
+        let is_given = mdt.cache().leads_to(parent, name, fid) && mdt.cache().give_name(parent, name, until);
         if is_given { until - self.ctx.now() } else { Duration::ZERO }
     }
 }

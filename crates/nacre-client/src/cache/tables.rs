@@ -125,16 +125,20 @@ impl Tables {
         if self.in_flight.changes_inode(fid) {
             return None;
         }
-        let bits = attr_bits(&self.inodes.entry(fid)?.attr);
-        if !self.covers(fid, bits) {
-            return None;
-        }
-        self.inodes.entry(fid)
+        let entry = self.inodes.entry(fid)?;
+        let is_covered = self.locks.covers(Some(self.era), fid, InodeMode::Pr, attr_bits(&entry.attr));
+        is_covered.then_some(entry)
+    }
+    /// Whether [`Tables::inode`] gives the attributes.
+    pub(super) fn has_inode(&mut self, fid: Fid) -> bool {
+        self.inode_ref(fid).is_some()
     }
     /// The same of an inode that may be opened for reading without a request. An orphan may not: its last close ends it.
     pub(super) fn openable(&mut self, fid: Fid) -> Option<EntryReply> {
-        let entry = self.inode(fid).filter(|entry| entry.attr.nlink > 0)?;
-        self.covers(fid, InodeBits::OPEN | InodeBits::LAYOUT).then_some(entry)
+        if !self.covers(fid, InodeBits::OPEN | InodeBits::LAYOUT) {
+            return None;
+        }
+        self.inode_ref(fid).filter(|entry| entry.attr.nlink > 0).cloned()
     }
     /// Whether bytes that are written to a file may be kept.
     pub(super) fn may_write_back(&mut self, fid: Fid) -> bool {
@@ -143,7 +147,7 @@ impl Tables {
     /// Whether the close of a handle of this inode may be sent later. That of an orphan may not, nor while an own change is
     /// under way, which may make it one.
     pub(super) fn is_closable_later(&mut self, fid: Fid) -> bool {
-        self.inode(fid).is_some_and(|entry| entry.attr.nlink > 0) && self.covers(fid, InodeBits::OPEN)
+        self.inode_ref(fid).is_some_and(|entry| entry.attr.nlink > 0) && self.covers(fid, InodeBits::OPEN)
     }
     pub(super) fn named(&self, parent: Fid, name: &[u8]) -> Option<Fid> {
         match self.entries.find(parent, name) {
@@ -159,6 +163,17 @@ impl Tables {
             Named::Unknown => None,
             Named::NotThere => self.covers(parent, InodeBits::UPDATE).then_some(Found::NotThere),
             Named::Inode(fid) => self.inode(fid).map(Found::Entry),
+        }
+    }
+    /// Whether a name may be served, and leads to this inode; `None`: to none.
+    pub(super) fn leads_to(&mut self, parent: Fid, name: &[u8], fid: Option<Fid>) -> bool {
+        if self.in_flight.changes_of_name(parent, name) > 0 {
+            return false;
+        }
+        match (self.entries.find(parent, name), fid) {
+            (Named::NotThere, None) => self.covers(parent, InodeBits::UPDATE),
+            (Named::Inode(found), Some(fid)) => found == fid && self.has_inode(fid),
+            (Named::Unknown | Named::NotThere | Named::Inode(_), _) => false,
         }
     }
     pub(super) fn list(
@@ -296,14 +311,10 @@ impl Tables {
     }
     /// A name was replaced or removed here: it is not valid under LOOKUP of its former inode any more.
     fn renamed(&mut self, gone: Option<Gone>, parent: Fid, name: &[u8]) {
-        let now = match self.entries.find(parent, name) {
-            Named::Inode(fid) => Some(fid),
-            Named::NotThere | Named::Unknown => None,
-        };
-        if let Some(Gone { parent, name, fid: Some(fid), .. }) = gone
-            && now != Some(fid)
+        if let Some(Gone { parent: gone_parent, name: gone_name, fid: Some(fid), .. }) = gone
+            && self.entries.find(parent, name) != Named::Inode(fid)
         {
-            self.inodes.remove_name(fid, parent, &name);
+            self.inodes.remove_name(fid, gone_parent, &gone_name);
         }
     }
 
@@ -311,16 +322,10 @@ impl Tables {
     pub(super) fn begin(&mut self, touches: &mut Touches) -> Vec<Option<NameBefore>> {
         let mut before = Vec::with_capacity(touches.names.len());
         for (parent, name) in &touches.names {
-            let known = match self.entries.find(*parent, name) {
-                Named::Inode(fid) => Some(Some(fid)),
-                Named::NotThere => Some(None),
-                Named::Unknown => None,
-            };
-            touches.inodes.extend(known.flatten());
-            let serial = self.entries.serial(*parent, name);
+            let known = self.entries.known(*parent, name);
+            touches.inodes.extend(known.and_then(|(fid, _)| fid));
             let is_alone = self.in_flight.changes_of_name(*parent, name) == 0;
-            before
-                .push(known.zip(serial).filter(|_| is_alone).map(|(fid, serial)| NameBefore { fid, serial }));
+            before.push(known.filter(|_| is_alone).map(|(fid, serial)| NameBefore { fid, serial }));
             self.in_flight.begin_name(*parent, name.clone(), known.is_some());
         }
         touches.inodes.iter().for_each(|fid| self.in_flight.begin_inode(*fid));
@@ -352,20 +357,34 @@ impl Tables {
         effect: &NameEffect,
         stale: &mut Vec<Stale>,
     ) {
+        touches.xattrs.iter().for_each(|fid| self.inodes.drop_xattrs(*fid));
+        match (effect, touches.names.as_slice()) {
+            (NameEffect::None, _) => {}
+            (NameEffect::Leads(fid), [(parent, name)]) => self.changed_name(*parent, name, *fid, at),
+            _ => self.moved_names(at, touches, before, effect, stale),
+        }
+    }
+    /// The part of [`Tables::replied`] for changes that move names, or whose effect is not known.
+    fn moved_names(
+        &mut self,
+        at: Transno,
+        touches: &Touches,
+        before: &[Option<NameBefore>],
+        effect: &NameEffect,
+        stale: &mut Vec<Stale>,
+    ) {
         let in_kernel: Vec<Option<Instant>> =
             touches.names.iter().map(|(parent, name)| self.entries.kernel_until(*parent, name)).collect();
-        touches.xattrs.iter().for_each(|fid| self.inodes.drop_xattrs(*fid));
         let unchanged = |tables: &Self, nth: usize| {
             let (parent, name) = touches.names.get(nth)?;
             let before = before.get(nth).copied().flatten()?;
-            let is_same = tables.entries.serial(*parent, name) == Some(before.serial)
-                && tables.in_flight.changes_of_name(*parent, name) == 1;
+            let is_same =
+                tables.entries.known(*parent, name).is_some_and(|(_, serial)| serial == before.serial)
+                    && tables.in_flight.changes_of_name(*parent, name) == 1;
             is_same.then_some(before.fid)
         };
         let (first, second) = (unchanged(self, 0), unchanged(self, 1));
         match (effect, touches.names.as_slice(), first, second) {
-            (NameEffect::None, ..) => {}
-            (NameEffect::Leads(fid), [(parent, name)], ..) => self.changed_name(*parent, name, *fid, at),
             (NameEffect::Moved, [from, to], Some(Some(moved)), replaced)
                 if replaced.is_some() || self.has_one_name(moved) =>
             {

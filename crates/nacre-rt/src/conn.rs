@@ -124,6 +124,9 @@ impl Conn {
         /// The holder needs the lock of the outbox too.
         const TURNS_BETWEEN_LOOKS: usize = 16;
         let mut claim = self.outbox.with(Outbox::take_token_or_wait);
+        if claim != Claim::Waiting {
+            return claim == Claim::Taken;
+        }
         let mut spin = Spin::begin();
         while claim == Claim::Waiting {
             let goes_on = (0..TURNS_BETWEEN_LOOKS).all(|_| spin.again());

@@ -262,7 +262,9 @@ impl<O: Ops> Door<O> {
         let (pid, opcode, error) = (request.header.pid, request.opcode(), reply.as_ref().err().copied());
         let is_gone = {
             let mut moved = self.moved();
-            let by_path = opcode == op::LOOKUP || moved.is_directory(request.node());
+            // Only a walk that ends with ESTALE has to know.
+            let by_path =
+                error == Some(Errno::ESTALE) && (opcode == op::LOOKUP || moved.is_directory(request.node()));
             moved.walks().replied(pid, (opcode, by_path), error, self.ctx.now())
         };
         let reply = if is_gone { Err(Errno::ENOENT) } else { reply };

@@ -110,6 +110,7 @@ pub fn offline<T: 'static>(
         let config = OsdConfig {
             dirty_bytes_max: u64::MAX / 4,
             log_bytes_max: u64::MAX / 4,
+            log_part: 0,
             old_segments_max: usize::MAX,
             merges_runs: false,
             ..OsdConfig::default()

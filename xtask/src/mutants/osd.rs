@@ -4,6 +4,18 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "removals are not merged with what they hide",
+        "crates/nacre-osd/src/maintenance/merge.rs",
+        &[("if start == 0 && whole.len() > 1 &&", "if start > end && whole.len() > 1 &&")],
+    )
+    .found_by("nacre-osd", "space", "rows_that_were_removed_leave_memory"),
+    planted(
+        "rows that say nothing any more stay in memory",
+        "crates/nacre-osd/src/maintenance/merge.rs",
+        &[("                        self.drop_absent_rows().await;\n", "")],
+    )
+    .found_by("nacre-osd", "space", "rows_that_were_removed_leave_memory"),
+    planted(
         "a region is overwritten without a mark",
         "crates/nacre-osd/src/object/overwrite.rs",
         &[("false => due.push(region),", "false => {}")],

@@ -10,8 +10,11 @@ pub struct OsdConfig {
     pub dirty_bytes_max: u64,
     /// Clean rows kept, bytes.
     pub cache_bytes_max: u64,
-    /// Bound of the log, and so of recovery time.
+    /// Bound of the log, and so of recovery time; an open engine shows the one that its device leaves.
     pub log_bytes_max: u64,
+    /// The log takes at most such a part of its device, which it may share with other targets. 0: any part; then log and
+    /// tables never give space back for the sake of others.
+    pub log_part: u64,
     /// Age of the oldest unsynced change, milliseconds.
     pub commit_interval_ms: u32,
     /// Ballast file, bytes (at most 1/16 of the device).
@@ -24,17 +27,43 @@ pub struct OsdConfig {
     /// such a range without a read.
     pub bloom_prefixes: Vec<(Table, u8)>,
 }
+
+/// A log is not made smaller than this for the sake of a small device: its segments must hold the largest records.
+const LOG_BYTES_MIN: u64 = 4 << 20;
+
+impl OsdConfig {
+    /// The same with the bounds that a device of this size leaves.
+    pub(crate) fn on_device(self, device_bytes: u64) -> Self {
+        let Some(part) = device_bytes.checked_div(self.log_part) else { return self };
+        Self { log_bytes_max: self.log_bytes_max.min(part.max(LOG_BYTES_MIN)), ..self }
+    }
+}
 impl Default for OsdConfig {
     fn default() -> Self {
         Self {
             dirty_bytes_max: 256 << 20,
             cache_bytes_max: 256 << 20,
             log_bytes_max: 256 << 20,
+            log_part: 32,
             commit_interval_ms: 1000,
             ballast_bytes: 64 << 20,
             old_segments_max: 8,
             merges_runs: true,
             bloom_prefixes: [(table::BLOCK, crate::object::rows::OBJECT_KEY_BYTES)].into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_logs_of_several_targets_take_a_modest_part_of_their_device() {
+        let log = |device_mib: u64| OsdConfig::default().on_device(device_mib << 20).log_bytes_max >> 20;
+        let bounds = [64, 512, 4096, 8192, 1 << 20].map(log);
+        assert_eq!(bounds, [4, 16, 128, 256, 256]);
+        let any = OsdConfig { log_part: 0, ..OsdConfig::default() };
+        assert_eq!(any.on_device(1 << 20).log_bytes_max, 256 << 20);
     }
 }

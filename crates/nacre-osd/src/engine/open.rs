@@ -27,6 +27,11 @@ impl Osd {
                 "the store is empty: format it first with `nacre mkfs`",
             )));
         };
+        let device_bytes = match ctx.io(StoreOp::Space).await? {
+            StoreDone::Space(s) => s.bytes_total,
+            _ => u64::MAX,
+        };
+        let config = config.on_device(device_bytes);
         let was_clean = superblock.clean;
         let mut log = RecoveredLog::read(ctx, &superblock).await?;
         log.restore_segments(ctx, &superblock).await?;
@@ -52,6 +57,7 @@ impl Osd {
         osd.spawn_background(osd.clone().segment_maker());
         osd.spawn_background(osd.clone().flusher());
         osd.spawn_background(osd.clone().merger());
+        osd.spawn_background(osd.clone().give_back_after_removals());
         Ok(osd)
     }
     /// Spawns a task that `stop` waits for.
@@ -73,10 +79,6 @@ async fn begin_epoch(
     log: RecoveredLog,
 ) -> Result<State, OsdError> {
     let RecoveredLog { mut state, mut plan, next_segment } = log;
-    let device_bytes = match ctx.io(StoreOp::Space).await? {
-        StoreDone::Space(s) => s.bytes_total,
-        _ => u64::MAX,
-    };
     let old_epoch = superblock.log_epoch;
     superblock.epoch_ends.retain(|(epoch, _)| *epoch != old_epoch);
     superblock.epoch_ends.push((old_epoch, plan.last_lsn));
@@ -93,7 +95,7 @@ async fn begin_epoch(
         superblock.label.uuid.0,
         superblock.log_epoch,
         next_segment,
-        segment_bytes(config, device_bytes),
+        segment_bytes(config),
         plan.last_lsn,
         plan.segments,
     );

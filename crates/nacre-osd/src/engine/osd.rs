@@ -203,9 +203,11 @@ impl Osd {
         if state.log.ready_count() == 0 {
             self.log.wake_segment_maker();
         }
-        let dirty = state.mem.bytes().active;
-        if dirty > self.config.dirty_bytes_max / 2 || state.log.full_bytes() > self.config.log_bytes_max / 2 {
+        if self.flush_wanted() {
             self.background.wake_flusher();
+        }
+        if self.removals_pay() {
+            self.background.note_removals();
         }
     }
     /// The log bytes of this visit (see `nacre_node::Logic::log_writes`).

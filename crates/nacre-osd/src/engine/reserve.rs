@@ -1,13 +1,15 @@
 //! Reservation of room before a transaction: memory, log, space on the device. A transaction itself cannot fail for
 //! lack of room.
 //!
-//! Beyond half of a bound, writers are slowed in proportion; at the bound they wait until a flush has made room. On a
-//! full device, changes that free space continue: the ballast is released for them (`engine/ballast.rs`).
+//! Beyond half of a bound, writers are slowed in proportion; at the bound they wait until a flush has made room. Before a
+//! change is refused, log and tables give back what they can (`maintenance/give_back.rs`). On a full device, changes that
+//! free space continue: the ballast is released for them (`engine/ballast.rs`).
 
 use crate::engine::credits::Credits;
 use crate::engine::osd::Osd;
 use crate::engine::room::Reservation;
 use crate::error::OsdError;
+use alloc::boxed::Box;
 use core::time::Duration;
 use nacre_node::{StoreDone, StoreOp, StoreSpace};
 
@@ -16,6 +18,8 @@ const SLOW_MAX: Duration = Duration::from_millis(10);
 const ROW_OVERHEAD: u64 = 160;
 /// Room in the log for the engine's own records on a full device.
 const NOTES_BYTES: u64 = 8 << 10;
+/// How long a change waits for space of log and tables before it is refused.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
 /// Interval at which a change that waits for log room on a full device checks again.
 const LOG_ROOM_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -30,6 +34,17 @@ impl Osd {
     /// # Errors
     /// `NoSpace`, `Stopped`.
     pub async fn reserve(&self, credits: Credits) -> Result<Reservation, OsdError> {
+        match self.try_reserve(credits).await {
+            Err(OsdError::NoSpace { .. }) if Box::pin(self.give_back_for_change()).await? => {
+                self.try_reserve(credits).await
+            }
+            reserved => reserved,
+        }
+    }
+    async fn give_back_for_change(&self) -> Result<bool, OsdError> {
+        self.give_back(self.ctx().now() + GIVE_BACK_MAX).await
+    }
+    async fn try_reserve(&self, credits: Credits) -> Result<Reservation, OsdError> {
         let row_bytes = u64::from(credits.row_bytes) + u64::from(credits.rows) * ROW_OVERHEAD;
         let needed_bytes = row_bytes + credits.object_bytes;
         let mut slowed = false;
@@ -101,7 +116,7 @@ impl Osd {
         // Changed rows become a run; the log needs its next segments; a released ballast must be restored.
         let ballast = if self.room().is_ballast_released() { self.ballast_bytes() } else { 0 };
         // A merge writes all runs once more before it deletes the old ones.
-        let kept = bytes.active + bytes.frozen + 4 * state.log.segment_bytes() + ballast + state.runs.bytes();
+        let kept = bytes.active + bytes.frozen + 8 * state.log.segment_bytes() + ballast + state.runs.bytes();
         self.room().bytes_left().saturating_sub(kept)
     }
     async fn check_space(&self, credits: &Credits, needed: u64) -> Result<(), OsdError> {
@@ -129,6 +144,7 @@ impl Osd {
                 if self.room().is_ballast_released() {
                     self.log().wake_segment_maker();
                 }
+                self.wake_if_short();
                 Ok(space)
             }
             other => Err(OsdError::Stopped(alloc::format!("the store returned {other:?} to Space"))),

@@ -32,6 +32,9 @@ pub(crate) struct State {
     /// Accounts and log position of the frozen generation.
     frozen_accounts: Vec<(AccountId, Usage)>,
     frozen_lsn: u64,
+    /// Rows and ranges that were deleted since the latest flush began, and the part of them below which runs may hold
+    /// rows. (Those that were rolled back or written again are counted too.)
+    removed: Removed,
     /// Length of the latest record.
     last_record_bytes: u64,
     /// An empty buffer in which rows are encoded, so that each row costs one allocation, of its own length.
@@ -40,6 +43,26 @@ pub(crate) struct State {
 
 /// The largest buffer that is kept for the next row.
 const SCRATCH_BYTES_MAX: usize = 64 << 10;
+
+/// Deletions in memory: a plain value.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Removed {
+    all: u64,
+    below: u64,
+}
+impl Removed {
+    fn add(&mut self, below: bool) {
+        self.all += 1;
+        self.below += u64::from(below);
+    }
+    pub(crate) fn count(self) -> u64 {
+        self.all
+    }
+    /// Those that may hide rows of runs.
+    pub(crate) fn hiding(self) -> u64 {
+        self.below
+    }
+}
 
 /// A point in an open transaction.
 pub struct Save {
@@ -69,6 +92,7 @@ impl State {
             charges: Vec::new(),
             frozen_accounts: Vec::new(),
             frozen_lsn: 0,
+            removed: Removed::default(),
             last_record_bytes: 0,
             scratch: Vec::new(),
         }
@@ -105,6 +129,14 @@ impl State {
         self.mem.freeze();
         self.frozen_accounts = self.accounts.freeze();
         self.frozen_lsn = self.log.last_lsn();
+        self.removed = Removed::default();
+    }
+    /// Bytes of log segments that a flush would make unnecessary.
+    pub(crate) fn freeable_log_bytes(&self) -> u64 {
+        if self.log.last_lsn() > self.runs.flushed_lsn() { self.log.full_bytes() } else { 0 }
+    }
+    pub(crate) fn removed(&self) -> Removed {
+        self.removed
     }
     pub(crate) fn frozen_accounts(&self) -> &[(AccountId, Usage)] {
         &self.frozen_accounts
@@ -129,12 +161,16 @@ impl State {
             None => self.log.delete(key.raw()),
         }
         let below = value.is_some() || self.below(key.raw());
+        if value.is_none() {
+            self.removed.add(below);
+        }
         self.mem.write(key, value, below, &mut self.undo);
     }
     /// Deletes rows of a range in the open transaction.
     pub(crate) fn delete_rows(&mut self, from: Key, to: Key) {
         self.log.delete_range(from.raw(), to.raw());
         let below = self.below_range(from.raw(), to.raw());
+        self.removed.add(below);
         self.mem.delete_range(from, to, below, &mut self.undo);
     }
     /// Charges an owner when the open transaction commits.
@@ -176,6 +212,7 @@ impl State {
                 self.last_transno = self.last_transno.max(transno);
                 self.last_record_bytes = self.log.end(RecordKind::Change, transno);
                 self.undo.clear();
+                self.mem.drop_gone();
                 Ok((Transno(transno), value))
             }
             Err(e) => {

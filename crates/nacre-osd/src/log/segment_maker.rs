@@ -15,10 +15,9 @@ const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 const COPIES_IN_FREE: u64 = 16;
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Length of each copy in new log segments; smaller if the log or the device is small.
-pub(crate) fn segment_bytes(config: &OsdConfig, device_bytes: u64) -> u64 {
-    let wanted = (config.log_bytes_max / 8).min((device_bytes / 128).max(512 << 10));
-    wanted.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX).next_multiple_of(4096)
+/// Length of each copy in new log segments; smaller if the log is small.
+pub(crate) fn segment_bytes(config: &OsdConfig) -> u64 {
+    (config.log_bytes_max / 8).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX).next_multiple_of(4096)
 }
 
 impl Osd {

@@ -13,6 +13,9 @@ pub(crate) struct Background {
     is_merging: Cell<bool>,
     flush_wake: WaitList,
     merge_wake: WaitList,
+    removal_wake: WaitList,
+    /// Flushes and merges that have failed.
+    failures: Cell<u64>,
     /// Ends the pauses of background tasks early, and reports the ends of tasks.
     stop_wake: WaitList,
 }
@@ -26,6 +29,8 @@ impl Background {
             is_merging: Cell::new(false),
             flush_wake: ctx.wait_list(),
             merge_wake: ctx.wait_list(),
+            removal_wake: ctx.wait_list(),
+            failures: Cell::new(0),
             stop_wake: ctx.wait_list(),
         }
     }
@@ -85,9 +90,25 @@ impl Background {
         self.merge_wake.wait()
     }
 
+    /// There may be removals that are worth a flush.
+    pub(crate) fn note_removals(&self) {
+        self.removal_wake.wake_all();
+    }
+    pub(crate) fn removal_event(&self) -> impl Future<Output = ()> + '_ {
+        self.removal_wake.wait()
+    }
+
+    /// Flushes and merges that have failed so far.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.get()
+    }
+    pub(crate) fn note_failure(&self) {
+        self.failures.set(self.failures.get() + 1);
+    }
+
     /// The engine has failed or stops: every task looks again.
     pub(crate) fn wake_all(&self) {
-        for list in [&self.flush_wake, &self.merge_wake, &self.stop_wake] {
+        for list in [&self.flush_wake, &self.merge_wake, &self.removal_wake, &self.stop_wake] {
             list.wake_all();
         }
     }

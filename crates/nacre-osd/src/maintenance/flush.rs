@@ -95,12 +95,14 @@ impl Osd {
             }
         }
     }
-    fn flush_wanted(&self) -> bool {
+    pub(crate) fn flush_wanted(&self) -> bool {
         let state = self.state();
         let bytes = state.mem.bytes();
         // A frozen generation is left from a flush that failed.
         state.mem.is_frozen()
-            || self.background().is_flush_requested() && state.mem.has_changes()
+            || self.background().is_flush_requested()
+                && (state.mem.has_changes() || state.freeable_log_bytes() > 0)
+            || self.is_log_due_while_short()
             || bytes.active > self.config().dirty_bytes_max / 2
             || (state.log.bytes() > self.config().log_bytes_max / 2
                 || state.log.old_count() > self.config().old_segments_max)
@@ -142,6 +144,7 @@ impl Osd {
         } else {
             tracing::warn!(target_name = %self.label().name, %error, "{what}, trying again");
         }
+        self.background().note_failure();
         self.room().wake_all();
         let deadline = self.ctx().now() + RETRY * (1 << failures);
         let _cut_short = self.ctx().timeout(deadline, self.background().stop_event()).await;

@@ -29,8 +29,13 @@ use nacre_types::Codec;
 const FAN_IN: usize = 4;
 /// The weight of a deleted row: about that of a row of the metadata target.
 const DELETED_BYTES: u64 = 256;
-/// On a full device everything is merged as soon as one row in so many says "deleted".
-const DELETED_SHARE: u64 = 8;
+/// Everything is merged as soon as one row in so many says "deleted": such a merge writes at most three rows for each of
+/// them, two if each hides one.
+pub(crate) const DELETED_SHARE: u64 = 4;
+/// The same if the device has little room.
+pub(crate) const DELETED_SHARE_SHORT: u64 = 8;
+/// After a merge that drops so many deletions, memory is searched for rows that only say "absent".
+const SWEPT_MIN: u64 = 1024;
 
 /// The properties of a run that decide about its merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,13 +52,16 @@ impl Tier {
     }
 }
 
-/// Places of the runs to merge, of all runs from the oldest on. `full`: the device is, so room counts more than work.
-fn choose(tiers: &[Tier], full: bool) -> Option<Range<usize>> {
+/// Places of the runs to merge, of all runs from the oldest on. `short`: there is little room on the device, which counts
+/// more than work.
+fn choose(tiers: &[Tier], short: bool) -> Option<Range<usize>> {
     let end = tiers.len();
     let start = tiers.iter().rposition(|t| t.damaged).map_or(0, |damaged| damaged + 1);
     let whole = tiers.get(start..)?;
     let sum = |what: fn(&Tier) -> u64| whole.iter().map(what).sum::<u64>();
-    if full && whole.len() > 1 && sum(|t| t.deleted) * DELETED_SHARE >= sum(|t| t.rows) {
+    let share = if short { DELETED_SHARE_SHORT } else { DELETED_SHARE };
+    // Above an older run deletions stay deletions, and the same merge would be due after each flush.
+    if start == 0 && whole.len() > 1 && sum(|t| t.deleted) * share >= sum(|t| t.rows) {
         return Some(start..end);
     }
     let mut newer = sum(Tier::weight);
@@ -87,7 +95,14 @@ impl Osd {
             self.background().set_merging(false);
             self.room().wake_all();
             match merged {
-                Ok(()) => failures = 0,
+                Ok(()) => {
+                    failures = 0;
+                    let merged = runs.get(places.clone()).unwrap_or_default();
+                    if places.start == 0 && merged.iter().map(|run| run.deletions()).sum::<u64>() >= SWEPT_MIN
+                    {
+                        self.drop_absent_rows().await;
+                    }
+                }
                 Err(error @ OsdError::Corrupt { .. }) => {
                     // The damaged run stays unmerged until an operator has repaired it; newer runs are merged without it.
                     tracing::error!(target_name = %self.label().name, %error, "a table run cannot be merged");
@@ -103,6 +118,10 @@ impl Osd {
             }
         }
     }
+    /// Whether a merge is under way or due.
+    pub(crate) fn will_merge(&self) -> bool {
+        self.background().is_merging() || self.due(&self.state().runs.list()).is_some()
+    }
     fn due(&self, runs: &Runs) -> Option<Range<usize>> {
         if !self.config().merges_runs {
             return None;
@@ -111,10 +130,10 @@ impl Osd {
         let tier = |run: &Rc<Run>| Tier {
             bytes: run.meta.bytes,
             rows: run.meta.rows,
-            deleted: run.deleted + run.ranges.len() as u64,
+            deleted: run.deletions(),
             damaged: state.runs.is_damaged(run.meta.id),
         };
-        choose(&runs.iter().map(tier).collect::<Vec<_>>(), self.is_full())
+        choose(&runs.iter().map(tier).collect::<Vec<_>>(), self.is_short())
     }
     async fn merge(&self, runs: &Runs, places: Range<usize>) -> Result<(), OsdError> {
         let id = self.state_mut().runs.take_id();
@@ -203,15 +222,21 @@ mod tests {
     }
 
     #[test]
-    fn deletions_reach_the_oldest_run_and_on_a_full_device_at_once() {
+    fn deletions_are_merged_with_what_they_hide_and_sooner_if_room_is_short() {
         let base = Tier { rows: 1000, ..tier(300_000) };
         let deleting = |n| Tier { bytes: n * 30, rows: n, deleted: n, damaged: false };
         let runs = |n| [base, deleting(n), deleting(n), deleting(n)];
-        assert_eq!(choose(&runs(200), false), None);
-        assert_eq!(choose(&runs(400), false), Some(0..4));
+        assert_eq!(choose(&runs(100), false), None);
+        assert_eq!(choose(&runs(200), false), Some(0..4));
         assert_eq!(choose(&runs(20), true), None);
-        assert_eq!(choose(&runs(200), true), Some(0..4));
+        assert_eq!(choose(&runs(100), true), Some(0..4));
         assert_eq!(choose(&[base], true), None);
+        // Few runs, whose rows are mostly gone.
+        assert_eq!(choose(&[base, deleting(900)], false), Some(0..2));
+        assert_eq!(choose(&[base, deleting(100)], false), None);
+        let damaged = Tier { damaged: true, ..base };
+        assert_eq!(choose(&[damaged, base, deleting(900)], false), None);
+        assert_eq!(choose(&[damaged, base, deleting(900)], true), None);
     }
 
     #[test]

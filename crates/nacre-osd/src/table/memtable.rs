@@ -27,9 +27,9 @@ const CHUNK_ROWS: usize = 1024;
 const EVICT_STEPS: usize = 8;
 const EVICT_STEPS_FAR: usize = 256;
 /// Deleted rows that are remembered while a pin may need them; more than these wait for the ordinary eviction.
-const GONE_MAX: usize = 4096;
-/// Of these, the number that is examined before clean rows are inserted: more than a request deletes.
-const GONE_STEPS: usize = 8;
+const GONE_MAX: usize = 64 << 10;
+/// Of these, the number that is examined after a transaction: more than a request deletes.
+const GONE_STEPS: usize = 16;
 /// Rows in the sample that determines which rows are old.
 const SAMPLE_ROWS: usize = 512;
 
@@ -189,7 +189,7 @@ pub(crate) struct Memtable {
     /// eviction of a round).
     sweep_at: Key,
     sweep_mark: Option<u64>,
-    /// Keys of absent rows below which no run has a row; they are dropped as soon as no pin needs them.
+    /// Keys of absent rows that are in no run or hidden by a range tombstone; they are dropped as soon as no pin needs them.
     gone: VecDeque<(u64, Key)>,
     /// Largest number of rows that one range deletion has affected.
     deleted_rows_max: u64,
@@ -292,8 +292,8 @@ impl Memtable {
         self.changes += 1;
         let bytes = row_bytes(key.raw(), value.as_ref());
         let generation = if value.is_none() && !below { 0 } else { self.current_gen };
-        if generation == 0 && self.gone.len() < GONE_MAX {
-            self.gone.push_back((self.serial, key.clone()));
+        if generation == 0 {
+            self.note_gone(&key);
         }
         let mut row = Some(Row { value, touch: self.serial, generation });
         self.charge(generation, bytes, 0);
@@ -313,14 +313,14 @@ impl Memtable {
         if from >= to {
             return;
         }
-        let slots: Vec<(Slot, usize)> = self.range(&from, &to).map(|(k, s)| (s, k.raw().len())).collect();
+        let slots: Vec<(Key, Slot)> = self.range(&from, &to).map(|(k, s)| (k.clone(), s)).collect();
         self.deleted_rows_max = self.deleted_rows_max.max(slots.len() as u64);
-        for (slot, key_len) in slots {
-            let heap_key = if key_len > 30 { key_len } else { 0 };
+        for (key, slot) in slots {
+            self.note_gone(&key);
             // A clean row need not be kept, because the range tombstone hides it as well.
             let gone = Row { value: None, touch: self.serial, generation: 0 };
             let old = core::mem::replace(self.row_mut(slot), gone);
-            let bytes = ROW_OVERHEAD_BYTES + heap_key;
+            let bytes = row_bytes(key.raw(), None);
             let old_bytes = bytes + old.value.as_ref().map_or(0, Bytes::len);
             self.charge(old.generation, 0, old_bytes);
             self.bytes.clean += bytes as u64;
@@ -332,6 +332,12 @@ impl Memtable {
         }
     }
 
+    /// A clean row is absent now.
+    fn note_gone(&mut self, key: &Key) {
+        if self.gone.len() < GONE_MAX {
+            self.gone.push_back((self.serial, key.clone()));
+        }
+    }
     /// Largest number of rows that one range deletion has affected, which is work of one visit.
     pub(crate) fn deleted_rows_max(&self) -> u64 {
         self.deleted_rows_max
@@ -339,6 +345,26 @@ impl Memtable {
     /// Drops clean rows of a range and examines at most `steps` rows. Returns the key to continue from, if there is
     /// more, and the number of examined rows that had to stay.
     pub(crate) fn drop_clean(&mut self, from: &Key, to: &Key, steps: usize) -> (Option<Key>, usize) {
+        self.drop_rows(from, to, steps, |_, _| true)
+    }
+    /// Drops clean rows that are known to be absent, and that no run has according to `may_hold`: a lookup finds that out
+    /// again without a read. Returns the key to continue from, if there is more.
+    pub(crate) fn drop_absent(
+        &mut self,
+        from: &Key,
+        to: &Key,
+        steps: usize,
+        may_hold: impl Fn(&[u8]) -> bool,
+    ) -> Option<Key> {
+        self.drop_rows(from, to, steps, |key, row| row.value.is_none() && !may_hold(key.raw())).0
+    }
+    fn drop_rows(
+        &mut self,
+        from: &Key,
+        to: &Key,
+        steps: usize,
+        may_go: impl Fn(&Key, &Row) -> bool,
+    ) -> (Option<Key>, usize) {
         let (oldest, clean_gen, slab) = (self.live.oldest(), self.clean_gen, &self.slab);
         let mut end = None;
         let mut victims = Vec::new();
@@ -350,7 +376,7 @@ impl Memtable {
             }
             seen += 1;
             let row = slab.row(slot);
-            if row.generation <= clean_gen && row.touch < oldest {
+            if row.generation <= clean_gen && row.touch < oldest && may_go(key, row) {
                 victims.push(key.clone());
             }
         }
@@ -439,9 +465,9 @@ impl Memtable {
         self.bytes.clean += core::mem::take(&mut self.bytes.frozen);
         self.frozen_ranges = IntervalSet::default();
     }
-    /// Drops rows that were deleted before they reached a run, so that short-lived rows (opens) leave nothing that
-    /// makes the tree deeper and has to be evicted.
-    fn drop_absent(&mut self) {
+    /// Drops rows that were deleted before they reached a run, or with their whole range, so that short-lived rows (opens)
+    /// leave nothing that makes the tree deeper and has to be evicted. Call between transactions.
+    pub(crate) fn drop_gone(&mut self) {
         let oldest = self.live.oldest();
         for _ in 0..GONE_STEPS {
             let Some((_, key)) = self.gone.pop_front_if(|(serial, _)| *serial < oldest) else { return };
@@ -458,7 +484,6 @@ impl Memtable {
     }
     /// Evicts before clean rows are inserted: more rows the further the clean rows exceed `max` bytes.
     pub(crate) fn evict_for(&mut self, max: u64, rows: usize) {
-        self.drop_absent();
         let far = self.bytes.clean > max + max / 8;
         let steps = if far { EVICT_STEPS_FAR } else { EVICT_STEPS };
         self.evict(max, steps.max(rows * 8));
@@ -612,13 +637,13 @@ mod tests {
             // Runs may contain the first ten.
             mem.write(key.clone(), None, n < 10, &mut undo);
         }
-        mem.evict_for(1 << 30, 0);
+        mem.drop_gone();
         assert_eq!(mem.rows(), 30, "a pin needs them");
         drop(pin);
         // A row that was written again stays.
         mem.write(keys[29].clone(), Some(Bytes::new()), true, &mut undo);
         for _ in 0..30 {
-            mem.evict_for(1 << 30, 0);
+            mem.drop_gone();
         }
         assert!(keys.iter().enumerate().all(|(n, k)| mem.slot(k).is_none() == (10..29).contains(&n)));
         assert_eq!((mem.rows(), mem.bytes().clean), (11, 0));

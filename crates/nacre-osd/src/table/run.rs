@@ -121,6 +121,10 @@ impl Run {
         let ranges = self.ranges.len() * size_of::<(Key, Key)>();
         (self.blocks.len() * size_of::<BlockRef>() + self.bloom.bytes() + ranges) as u64
     }
+    /// Deleted rows and range tombstones.
+    pub(crate) fn deletions(&self) -> u64 {
+        self.deleted + self.ranges.len() as u64
+    }
     /// The block that may contain the key; `None`: the run does not contain it.
     pub(crate) fn block_for(&self, raw: &[u8]) -> Option<usize> {
         if !self.bloom.may_hold(hash(bloom_part(&self.prefixes, raw))) {

@@ -13,8 +13,19 @@ const DAMAGED_MAX: usize = 4096;
 /// A list of runs, oldest first; it is immutable and replaced as a whole.
 pub(crate) type Runs = Rc<[Rc<Run>]>;
 
+/// Sums over all live runs: a plain value.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Totals {
+    bytes: u64,
+    /// Deletions included.
+    rows: u64,
+    /// Deleted rows and range tombstones.
+    deleted: u64,
+}
+
 pub(crate) struct RunSet {
     list: Runs,
+    totals: Totals,
     /// The list in the log; set before the runs themselves are loaded.
     listed: Vec<RunMeta>,
     flushed_lsn: u64,
@@ -32,6 +43,7 @@ impl Default for RunSet {
     fn default() -> Self {
         Self {
             list: Rc::from([]),
+            totals: Totals::default(),
             listed: Vec::new(),
             flushed_lsn: 0,
             generation: 0,
@@ -70,7 +82,11 @@ impl RunSet {
         self.list.len()
     }
     pub(crate) fn bytes(&self) -> u64 {
-        self.list.iter().map(|r| r.meta.bytes).sum()
+        self.totals.bytes
+    }
+    /// Whether with so many more deletions at least one row in `share` would be one.
+    pub(crate) fn would_be_deleted(&self, more: u64, share: u64) -> bool {
+        (self.totals.deleted + more) * share >= self.totals.rows + more
     }
     /// Bytes of the indexes and filters of all runs in memory.
     pub(crate) fn index_bytes(&self) -> u64 {
@@ -92,6 +108,11 @@ impl RunSet {
     }
     fn set(&mut self, list: Vec<Rc<Run>>) {
         self.listed = list.iter().map(|r| r.meta).collect();
+        self.totals = list.iter().fold(Totals::default(), |sum, run| Totals {
+            bytes: sum.bytes + run.meta.bytes,
+            rows: sum.rows + run.meta.rows,
+            deleted: sum.deleted + run.deletions(),
+        });
         self.list = list.into();
         self.generation += 1;
     }

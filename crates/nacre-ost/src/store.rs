@@ -353,11 +353,14 @@ impl Store {
         let is_promised = row.version == 0 && bytes <= crate::room::OBJECT_BYTES;
         if is_promised { Ok(()) } else { self.grow(bytes, deadline).await }
     }
-    /// Waits for space that is being freed. The caller has locked no range of an object, so the freeing is not blocked.
+    /// Waits for space that is being freed, and for that of log and tables. The caller has locked no range of an object, so
+    /// the freeing is not blocked.
     async fn grow(&self, bytes: u64, deadline: Instant) -> Result<(), Errno> {
         loop {
             match self.room.grow(bytes).await {
-                Err(Errno::ENOSPC) if self.objects.wait_for_freed_space(deadline).await? => {}
+                Err(Errno::ENOSPC)
+                    if self.objects.wait_for_freed_space(deadline).await?
+                        || self.core.osd.give_back(deadline).await? => {}
                 other => return other,
             }
         }

@@ -3,7 +3,8 @@
 //! The objects of a removed file are destroyed after the commit of the removal, and their OST frees the space after a
 //! commit of its own, up to a few seconds later. This file hurries both commits: the pending destroys are sent to the
 //! OSTs, then the OSTs free the space of the objects that they have removed. OSTs that share a device share its space,
-//! so all OSTs on a device are asked when one of them is full, at the same time. Bounds: [`RECLAIM_TIMEOUT`] and
+//! so all OSTs on a device are asked when one of them is full, at the same time. Log and tables of each target on the
+//! device, this one included, give back what they do not need. Bounds: [`RECLAIM_TIMEOUT`] and
 //! [`STATFS_TIMEOUT`], however many OSTs are asked.
 
 use crate::mdt::Mdt;
@@ -57,12 +58,28 @@ impl Mdt {
     pub(crate) async fn free_for_statfs(&self) {
         let until = self.core().ctx.now() + STATFS_TIMEOUT;
         self.free(&self.osts().all(), until).await;
+        self.give_back_own(until).await;
+    }
+
+    /// Has log and tables of this target give back space if its device has little. True: they gave some.
+    async fn give_back_own(&self, until: Instant) -> bool {
+        self.core().osd.give_back_if_short(until).await.unwrap_or_else(|error| {
+            tracing::debug!(target_name = %self.core().name, %error, "log and tables give no space back");
+            false
+        })
+    }
+    /// Whether one of these OSTs is on this target's own device.
+    async fn is_beside(&self, osts: &[Rc<Ost>]) -> bool {
+        let Ok(space) = self.core().osd.space().await else { return false };
+        let beside = self.osts().on_device(space.device);
+        osts.iter().any(|ost| beside.iter().any(|other| other.index == ost.index))
     }
 
     /// Frees the space on the devices of these OSTs, and asks these for it. True: there was some to free.
     async fn free_devices_of(&self, osts: &[Rc<Ost>]) -> bool {
         let until = self.core().ctx.now() + RECLAIM_TIMEOUT;
         let freed = self.free(&self.osts().on_devices_of(osts), until).await;
+        let freed = self.is_beside(osts).await && self.give_back_own(until).await || freed;
         let asked = osts.iter().filter(|ost| ost.peer.is_connected()).map(|ost| async move {
             let (promise, reply) = self.core().ctx.promise();
             let (osts, ost) = (self.osts().clone(), ost.clone());

@@ -256,7 +256,11 @@ impl Ost {
     async fn reserve(&self, request: &Request) -> Result<Reply, Failure> {
         let args: Reserve = request.args()?;
         let reservation = self.core.osd.reserve(OWN_CREDITS).await?;
-        let objects = self.store.room().grantable(args.objects).await?;
+        let mut objects = self.store.room().grantable(args.objects).await?;
+        if objects == 0 && args.objects > 0 {
+            self.core.osd.give_back(self.core.ctx.now() + FREE_TIMEOUT).await?;
+            objects = self.store.room().grantable(args.objects).await?;
+        }
         if objects == 0 && args.objects > 0 {
             return Err(Failure::ENOSPC);
         }
@@ -278,6 +282,8 @@ impl Ost {
     async fn free_space(&self) -> Result<Reply, Errno> {
         let deadline = self.core.ctx.now() + FREE_TIMEOUT;
         let freed = self.store.objects().free_pending(deadline).await?;
+        // Destroyed objects are removed from log and tables, too.
+        let freed = self.core.osd.give_back_if_short(deadline).await? || freed;
         Ok(Reply::of(&FreeSpaceReply { freed }))
     }
 

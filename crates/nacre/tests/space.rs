@@ -60,7 +60,7 @@ fn fill_with_files(dir: &Path) -> usize {
 #[test]
 fn as_many_small_files_fit_again_when_all_were_removed() {
     let Some(m) = Machine::new() else { return };
-    let (up, disk) = up_on_ext4(&m, 400);
+    let (up, disk) = up_on_ext4(&m, 500);
     let mount = m.mount();
     // Little room, so that the files are few.
     let mut large = File::create(mount.join("large")).unwrap();

@@ -28,6 +28,7 @@ mod store;
 
 pub use error::OpenError;
 pub use holder::Holder;
+pub use open::DirLock;
 pub use probe::Features;
 pub use raw::write_all;
 pub use store::{FsConfig, FsStore};

@@ -94,6 +94,15 @@ impl FsStore {
         Ok(Self::new(dirs, lock, path, features, config))
     }
 
+    /// Takes the lock of a directory without opening the store in it, which may be damaged or half formatted.
+    ///
+    /// # Errors
+    /// `Busy` names the process that serves it.
+    pub fn lock(path: &Path) -> Result<DirLock, OpenError> {
+        let root = open_root(path)?;
+        take_lock(root.as_fd(), &path.display().to_string()).map(|lock| DirLock { _lock: lock })
+    }
+
     /// The process that serves the store in this directory now; `None` if there is none.
     pub fn holder(path: &Path) -> Result<Option<Holder>, OpenError> {
         let text = path.display().to_string();
@@ -137,6 +146,11 @@ pub(crate) struct Lock {
     /// `None`: on a read-only medium without a lock file, where nobody can serve it.
     pub(crate) fd: Option<OwnedFd>,
     pub(crate) read_only: bool,
+}
+
+/// The lock of a store that is not open, until it is dropped: no process can serve the store meanwhile.
+pub struct DirLock {
+    _lock: Lock,
 }
 
 fn open_formatted(path: &Path) -> Result<(OwnedFd, String), OpenError> {

@@ -475,6 +475,31 @@ fn another_format_version_and_damage_of_the_label_are_refused() {
 }
 
 #[test]
+fn destroy_spares_what_is_served_although_another_run_directory_knows_it() {
+    let Some(m) = Machine::new() else { return };
+    let data = m.path("data");
+    let elsewhere = || {
+        let mut command = m.command();
+        command.env("NACRE_RUN_DIR", m.made("other-run"));
+        said(command.args(["destroy", "--yes", "--dir", data.to_str().unwrap()]).output().unwrap())
+    };
+    let up = m.up();
+    fs::write(m.mount().join("a"), "wanted").unwrap();
+    let refused = elsewhere();
+    assert_eq!(refused.code, Some(1), "{}", refused.out);
+    let holder = format!("is in use by process {}", up.pid());
+    assert!(refused.err.contains(&holder) && refused.err.contains("stop that first"), "{}", refused.err);
+    assert_eq!(fs::read_to_string(m.mount().join("a")).unwrap(), "wanted");
+    up.stop();
+    // One target of it is enough.
+    let ost = m.start(&["serve", data.join("ost1").to_str().unwrap()], "serving ");
+    assert!(elsewhere().err.contains(&format!("is in use by process {}", ost.pid())));
+    ost.kill();
+    assert!(data.join("mdt0/super").exists() && data.join("ost1/super").exists());
+    assert!(elsewhere().ok && !data.exists(), "nobody serves it now");
+}
+
+#[test]
 fn destroy_removes_what_up_made_and_nothing_else() {
     let Some(m) = Machine::new() else { return };
     m.up().stop();

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
     about = "Remove the data that `up` left in a directory",
     long_about = "Remove the data that `nacre up` keeps in a directory.\n\
         \n\
-        The command is refused while the file system runs, and for directories that\n\
-        `nacre up` did not create.",
+        The command is refused while a process serves one of the targets in the directory,\n\
+        wherever it was started, and for directories that `nacre up` did not create.",
     after_help = "Examples:\n\
         \x20 nacre destroy                    the data of /mnt/nacre\n\
         \x20 nacre destroy --dir /data/a --yes"
@@ -53,6 +53,9 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<()> {
         "{} was not made by `nacre up`: it is left alone\nhint: remove it yourself if you are sure",
         dir.display()
     );
+    // The entries above are those of one run directory; the locks tell of every process. They are held to the end, so that
+    // nothing is served from a directory that is half removed.
+    let _locks = data_dir::lock_all(&dir)?;
     if !args.yes {
         ensure!(std::io::stdin().is_terminal(), "not asked: no terminal\nhint: nacre destroy --yes");
         output::raw(&format!("Remove all data in {}? Type yes: ", dir.display()));

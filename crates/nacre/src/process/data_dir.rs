@@ -7,6 +7,7 @@ use crate::output;
 use crate::process::store;
 use crate::process::target_dir::{self, Served};
 use anyhow::{Context as _, Result, bail, ensure};
+use nacre_osd_fs::DirLock;
 use nacre_types::{FsName, TargetKind, TargetName};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,8 @@ pub(crate) const DEFAULT_MOUNT: &str = "/mnt/nacre";
 const TARGET_BYTES_MIN: u64 = 100 << 20;
 /// The file that makes a directory a data directory of `up`.
 const MARKER: &str = "nacre-up.json";
+/// The file of a target that a process which serves it has locked.
+const LOCK: &str = "lock";
 
 /// Contents of the marker file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -178,6 +181,22 @@ pub(crate) fn name_of(dir: &Path) -> Result<FsName> {
 pub(crate) fn target_dirs(dir: &Path) -> Result<Vec<PathBuf>> {
     let marker = Marker::read(dir)?;
     Ok(targets(&marker.name()?, marker.osts).into_iter().map(|(_, sub)| dir.join(sub)).collect())
+}
+
+/// Takes the lock of every target in a data directory: no process serves one of them, or starts to, until they are given
+/// back. The targets are looked for, because the marker file may be damaged.
+///
+/// # Errors
+/// The one that is served now, with the process that does.
+pub(crate) fn lock_all(dir: &Path) -> Result<Vec<DirLock>> {
+    let mut locks = Vec::new();
+    for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let target = entry?.path();
+        if target.join(LOCK).is_file() {
+            locks.push(store::lock_dir(&target)?);
+        }
+    }
+    Ok(locks)
 }
 
 /// Every target of a file system: name and subdirectory of the data directory.

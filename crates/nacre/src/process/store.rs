@@ -5,7 +5,7 @@ use crate::process::pause;
 use anyhow::{Context as _, Result, anyhow};
 use nacre_node::{Ctx, Effect, Event, Logic, Store, visit};
 use nacre_osd::{Label, Osd, OsdConfig};
-use nacre_osd_fs::{FsConfig, FsStore, OpenError};
+use nacre_osd_fs::{DirLock, FsConfig, FsStore, OpenError};
 use nacre_osd_mem::MemStore;
 use nacre_types::{ClientUuid, TargetName};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -34,22 +34,30 @@ pub(crate) fn random_uuid() -> ClientUuid {
 /// Opens the store in a directory and locks it against a second server. A server that was killed
 /// a moment ago may still hold the lock; its end is waited for, at most [`DYING_MAX`].
 pub(crate) fn open_dir(dir: &Path) -> Result<Arc<dyn Store>> {
+    with_descriptors(|config| when_free(dir, || FsStore::open(dir, config)))
+}
+
+/// Takes the lock of a directory without opening its store, as [`open_dir`] does.
+pub(crate) fn lock_dir(dir: &Path) -> Result<DirLock> {
+    Ok(when_free(dir, || FsStore::lock(dir))?)
+}
+
+/// Tries again while the lock is that of a process that is ending.
+fn when_free<T>(dir: &Path, open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
     let until = Instant::now() + DYING_MAX;
     let mut told = false;
-    with_descriptors(|config| {
-        loop {
-            match FsStore::open(dir, config) {
-                Err(OpenError::Busy { holder, .. }) if holder.is_ending() && Instant::now() < until => {
-                    if !told {
-                        output::note(&format!("{}: waiting for the end of {holder}", dir.display()));
-                        told = true;
-                    }
-                    pause(Duration::from_millis(5));
+    loop {
+        match open() {
+            Err(OpenError::Busy { holder, .. }) if holder.is_ending() && Instant::now() < until => {
+                if !told {
+                    output::note(&format!("{}: waiting for the end of {holder}", dir.display()));
+                    told = true;
                 }
-                opened => return opened,
+                pause(Duration::from_millis(5));
             }
+            opened => return opened,
         }
-    })
+    }
 }
 
 /// Opens the store in a directory of which nothing is going to be changed.

@@ -111,6 +111,11 @@ pub async fn check_open(osd: &Rc<Osd>, mut row: impl FnMut(Table, &[u8], &[u8]))
         run_bytes: stats.run_bytes,
         ..Report::default()
     };
+    if let Some(copy) = osd.state().damaged_superblock() {
+        report.problem(format!(
+            "the {copy} of the two copies of the superblock is damaged: the next start of the target uses the other one and writes both"
+        ));
+    }
     for (segment, record) in osd.state().damaged_copies() {
         report.problem(format!(
             "log segment {segment}: one of the two copies of record {record} is damaged: the next start of the target uses the other one and writes both"

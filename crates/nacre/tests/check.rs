@@ -112,6 +112,30 @@ fn damage_is_found_and_named() {
     assert!(said.code == Some(1) && said.out.contains("nacre-MDT0000"), "{} {}", said.out, said.err);
 }
 
+#[test]
+fn a_damaged_copy_of_a_superblock_is_found_and_the_next_start_writes_it_again() {
+    let Some(m) = Machine::new() else { return };
+    m.up().stop();
+    let data = m.path("data");
+    let check = || m.nacre(&["check", data.to_str().unwrap()]);
+    let label = data.join("ost1/super");
+    for (copy, at) in [("first", 24), ("second", label.metadata().unwrap().len() / 2 + 24)] {
+        flip(&label, at);
+        let said = check();
+        let sentence = format!("the {copy} of the two copies of the superblock is damaged");
+        assert!(said.code == Some(1) && said.out.contains(&sentence), "{}", said.out);
+        m.up().stop();
+        let log = fs::read_to_string(data.join("nacre.log")).unwrap();
+        let told = |line: &&str| {
+            line.contains("one of the two copies of the superblock was damaged")
+                && line.contains("nacre-OST0001")
+                && line.contains(&format!("copy={copy}"))
+        };
+        assert_eq!(log.lines().filter(told).count(), 1, "{log}");
+        assert!(check().ok);
+    }
+}
+
 /// The file of an object is deleted or cut, under a running OST and under a stopped one: EIO and not zeros, named in the
 /// log; other files are well, and overwriting the whole file heals it.
 #[test]

@@ -22,7 +22,7 @@ impl Osd {
     /// # Errors
     /// `Format` for an empty store or one of another version, `Corrupt` when synced bytes of the log are gone.
     pub async fn open(ctx: &Rc<Ctx>, config: OsdConfig) -> Result<Rc<Osd>, OsdError> {
-        let Some(mut superblock) = Super::read(ctx).await? else {
+        let Some((mut superblock, damaged_copy)) = Super::read_copies(ctx).await? else {
             return Err(OsdError::Format(String::from(
                 "the store is empty: format it first with `nacre mkfs`",
             )));
@@ -39,7 +39,12 @@ impl Osd {
             log.make_durable(ctx).await?;
         }
         let last_lsn = log.plan.last_lsn;
-        let state = begin_epoch(ctx, &config, &mut superblock, log).await?;
+        let mut state = begin_epoch(ctx, &config, &mut superblock, log).await?;
+        if let Some(copy) = damaged_copy {
+            tracing::warn!(target_name = %superblock.label.name, %copy,
+                "one of the two copies of the superblock was damaged: the other one was used, and both have been written again");
+        }
+        state.set_damaged_superblock(damaged_copy);
         let osd = Rc::new(Osd::new(ctx, config, superblock, was_clean, state, last_lsn));
         osd.load_runs().await?;
         osd.find_ballast().await?;

@@ -3,6 +3,7 @@
 //! Nothing here does I/O: log bytes leave through [`State::log`] at the end of the visit, and return through
 //! [`State::replay`].
 
+use crate::engine::superblock::DamagedCopy;
 use crate::engine::tx::Tx;
 use crate::log::segment::{LogWriter, RecordKind, RowOp};
 use crate::table;
@@ -24,6 +25,7 @@ pub(crate) struct State {
     pub(crate) accounts: Accounts,
     pub(crate) runs: RunSet,
     damaged_copies: Vec<(u64, u64)>,
+    damaged_superblock: Option<DamagedCopy>,
     last_transno: u64,
     /// Serial of the open transaction: rows it wrote carry it.
     serial: u64,
@@ -79,6 +81,13 @@ impl State {
     pub(crate) fn damaged_copies(&self) -> &[(u64, u64)] {
         &self.damaged_copies
     }
+    pub(crate) fn set_damaged_superblock(&mut self, found: Option<DamagedCopy>) {
+        self.damaged_superblock = found;
+    }
+    /// The copy of the superblock that the start found damaged.
+    pub(crate) fn damaged_superblock(&self) -> Option<DamagedCopy> {
+        self.damaged_superblock
+    }
     pub(crate) fn new(log: LogWriter) -> Self {
         Self {
             mem: Memtable::default(),
@@ -86,6 +95,7 @@ impl State {
             accounts: Accounts::default(),
             runs: RunSet::default(),
             damaged_copies: Vec::new(),
+            damaged_superblock: None,
             last_transno: 0,
             serial: 0,
             undo: Vec::new(),

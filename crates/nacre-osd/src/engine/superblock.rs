@@ -62,6 +62,21 @@ codec_struct! {
     }
 }
 
+/// The copy of a superblock that is damaged, while the other one is whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DamagedCopy {
+    First,
+    Second,
+}
+impl core::fmt::Display for DamagedCopy {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::First => "first",
+            Self::Second => "second",
+        })
+    }
+}
+
 /// The label in the bytes of a superblock's file, of a store that another process has open.
 ///
 /// # Errors
@@ -108,13 +123,16 @@ impl Super {
     /// # Errors
     /// `Format` with the whole sentence for the operator, if both copies are damaged.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, OsdError> {
-        Self::parse_copy(bytes).or_else(|error| {
-            let second = bytes.get(bytes.len() / 2..).unwrap_or_default();
-            let found = Self::parse_copy(second).map_err(|_| error)?;
-            tracing::warn!(target_name = %found.label.name,
-                "one of the two copies of the superblock is damaged: the other one is used, and both are written at the next start");
-            Ok(found)
-        })
+        Self::parse_copies(bytes).map(|(found, _)| found)
+    }
+    /// The same, with the copy that is damaged, or not there, or another than the first.
+    fn parse_copies(bytes: &[u8]) -> Result<(Self, Option<DamagedCopy>), OsdError> {
+        let second = Self::parse_copy(bytes.get(bytes.len() / 2..).unwrap_or_default());
+        match Self::parse_copy(bytes) {
+            Ok(first) if second.as_ref() == Ok(&first) => Ok((first, None)),
+            Ok(first) => Ok((first, Some(DamagedCopy::Second))),
+            Err(error) => second.map(|found| (found, Some(DamagedCopy::First))).map_err(|_| error),
+        }
     }
     fn parse_copy(bytes: &[u8]) -> Result<Self, OsdError> {
         let head = bytes.get(..HEAD_BYTES).filter(|h| h[..8] == MAGIC);
@@ -140,12 +158,16 @@ impl Super {
     }
     /// `None`: the store is empty.
     pub(crate) async fn read(ctx: &Ctx) -> Result<Option<Self>, OsdError> {
+        Ok(Self::read_copies(ctx).await?.map(|(found, _)| found))
+    }
+    /// The same, with the copy that is damaged.
+    pub(crate) async fn read_copies(ctx: &Ctx) -> Result<Option<(Self, Option<DamagedCopy>)>, OsdError> {
         let StoreDone::Len(Some(len)) = ctx.io(StoreOp::Len { file: FileId::Super }).await? else {
             return Ok(None);
         };
         let len = u32::try_from(len).unwrap_or(u32::MAX).min(1 << 20);
         match ctx.io(StoreOp::Read { file: FileId::Super, offset: 0, len }).await? {
-            StoreDone::Bytes(bytes) => Self::parse(&bytes).map(Some),
+            StoreDone::Bytes(bytes) => Self::parse_copies(&bytes).map(Some),
             other => Err(OsdError::Format(format!("the store returned {other:?} to a read").to_string())),
         }
     }
@@ -204,10 +226,17 @@ mod tests {
         let mut s = Super::new(label);
         (0..200).for_each(|id| s.open(id, 42));
         let bytes = s.to_bytes();
+        let used = HEAD_BYTES + s.to_vec().len();
+        assert_eq!(Super::parse_copies(&bytes).unwrap(), (s.clone(), None));
         for at in 0..bytes.len() - 64 {
             let mut bad = Vec::from(&bytes[..]);
             bad[at..at + 64].iter_mut().for_each(|byte| *byte = !*byte);
-            assert_eq!(Super::parse(&bad).as_ref(), Ok(&s), "damage at {at}");
+            let (found, damaged) = Super::parse_copies(&bad).unwrap();
+            assert_eq!(found, s, "damage at {at}");
+            let copy = if at < bytes.len() / 2 { DamagedCopy::First } else { DamagedCopy::Second };
+            // The zeros between the copies belong to neither.
+            let is_of_a_copy = at % (bytes.len() / 2) < used;
+            assert!(!is_of_a_copy || damaged == Some(copy), "damage at {at}: {damaged:?}");
         }
     }
 }

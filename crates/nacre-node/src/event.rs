@@ -4,7 +4,7 @@ use crate::ctx::Ctx;
 use crate::store::{StoreDone, StoreError, StoreOp};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
-use alloc::string::String;
+use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 use core::any::Any;
 use nacre_types::{Instant, Timestamp};
@@ -126,7 +126,14 @@ pub fn visit(logic: &mut dyn Logic, now: Instant, wall: Timestamp, event: Event)
     let ctx = logic.ctx().clone();
     ctx.set_time(now, wall);
     match event {
-        Event::IoDone { ticket, result } => ctx.complete_io(ticket, result),
+        Event::IoDone { ticket, result } => {
+            if let Err(error @ StoreError::Gone(_)) = &result {
+                // Whatever met it: no other operation would tell of it, and changes would go on being acknowledged. Before
+                // all effects of the tasks, which therefore do not leave.
+                ctx.push(Effect::Fatal(error.to_string()));
+            }
+            ctx.complete_io(ticket, result);
+        }
         Event::Timer => {}
         other => logic.handle(other),
     }

@@ -105,7 +105,8 @@ pub enum StoreOp {
         offset: u64,
         len: u64,
     },
-    /// Makes all earlier changes of the file durable; of a missing file: its absence.
+    /// Makes all earlier changes of the file durable; of a missing file: its absence. [`StoreError::Gone`]: somebody else
+    /// has deleted the log segment or run while it was open.
     Sync {
         file: FileId,
     },
@@ -116,7 +117,8 @@ pub enum StoreOp {
         len: u64,
         aside: bool,
     },
-    /// The same as `Sync`, for a file for which no request waits: it must not delay other syncs.
+    /// The same as `Sync`, for a file for which no request waits: it must not delay other syncs. The file may have been
+    /// deleted since.
     SyncAside {
         file: FileId,
     },
@@ -260,6 +262,10 @@ pub enum StoreError {
     /// The block at `offset` does not match its checksum.
     #[error("{file:?}: the block at byte {offset} does not match its checksum")]
     Mismatch { file: FileId, offset: u64 },
+    /// Files of the store were deleted or moved by others while it was open, so that nothing that is written to it is
+    /// kept. The island ends with the visit that is told so. The text names file and operation.
+    #[error("files were removed from the store while it was in use ({0}): what is written to it is not kept")]
+    Gone(String),
     /// The text names file and operation.
     #[error("device: {0}")]
     Device(String),

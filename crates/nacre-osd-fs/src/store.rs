@@ -106,6 +106,15 @@ impl FsStore {
     pub(crate) fn fail(&self, op: &'static str, file: FileId) -> impl Fn(Errno) -> StoreError + '_ {
         move |errno| store_error(errno, &self.what(op, file))
     }
+    /// The same of an operation that needs only the directory of the file, which is there as long as nobody removes it.
+    fn fail_in_dir(&self, op: &'static str, file: FileId) -> impl Fn(Errno) -> StoreError + '_ {
+        move |errno| match errno {
+            Errno::NOENT | Errno::STALE => {
+                StoreError::Gone(format!("{}: {}", self.what(op, file), std::io::Error::from(errno)))
+            }
+            other => store_error(other, &self.what(op, file)),
+        }
+    }
 
     // ---- descriptors
 
@@ -124,7 +133,7 @@ impl FsStore {
             (FileId::Blob(object), 1..) => self.open_far_chunk(object, chunk, make),
             _ => self.open_first(file, make),
         };
-        let Some(open) = opened.map_err(self.fail("opening", file))? else { return Ok(None) };
+        let Some(open) = opened.map_err(self.fail_in_dir("opening", file))? else { return Ok(None) };
         Ok(Some(self.cache.put(key, open)))
     }
 
@@ -192,7 +201,7 @@ impl FsStore {
     fn sync_dir_of(&self, file: FileId) -> Result<(), StoreError> {
         let place = Place::of(file);
         let synced = self.dirs.sync(place, || self.open_dir(&place.path()));
-        synced.map_err(self.fail("syncing the directory of", file))
+        synced.map_err(self.fail_in_dir("syncing the directory of", file))
     }
     fn has_chunk_dir(&self, object: ObjectId) -> Result<bool, Errno> {
         exists(self.dirs.root(), &chunk_dir(object))
@@ -234,7 +243,7 @@ impl FsStore {
         if let Err(errno) = replaced {
             // The old content stands; the new file would only take space.
             let _tidied = remove(dir, &new);
-            return Err(self.fail("replacing", file)(errno));
+            return Err(self.fail_in_dir("replacing", file)(errno));
         }
         self.forget(file);
         self.dirs.changed(Place::of(file));
@@ -252,6 +261,21 @@ impl FsStore {
             retry(|| rustix::fs::fdatasync(first.fd())).map_err(self.fail("syncing", file))?;
         }
         self.sync_dir_of(file)
+    }
+    /// The same for a file that is in use. A log segment or run without a name takes writes and syncs, but nobody would read
+    /// it again; of blobs [`Self::held`] knows more.
+    fn sync_in_use(&self, file: FileId) -> Result<(), StoreError> {
+        self.sync(file)?;
+        if !matches!(file, FileId::Log(_) | FileId::Run(_)) {
+            return Ok(());
+        }
+        // One that is not there has been deleted here.
+        let Some(open) = self.open_chunk(file, 0, false)? else { return Ok(()) };
+        match rustix::fs::fstat(open.fd()) {
+            Ok(stat) if stat.st_nlink == 0 => Err(self.fail_in_dir("syncing", file)(Errno::NOENT)),
+            Ok(_) => Ok(()),
+            Err(errno) => Err(self.fail("looking at", file)(errno)),
+        }
     }
 
     /// Syncs a blob and looks whether it is as long as what was written to it, under its name.
@@ -408,7 +432,11 @@ impl FsStore {
         }
     }
 
+    /// Asked for every few moments, so that a store whose directory is gone is found out although nothing is written.
     fn space(&self) -> Result<StoreSpace, StoreError> {
+        if rustix::fs::fstat(self.dirs.root()).is_ok_and(|stat| stat.st_nlink == 0) {
+            return Err(StoreError::Gone(format!("the directory {} was removed", self.path)));
+        }
         let s = rustix::fs::fstatvfs(self.dirs.root())
             .map_err(|errno| store_error(errno, &format!("statfs of {}", self.path)))?;
         let bytes = |blocks: u64| blocks.saturating_mul(s.f_frsize);
@@ -535,7 +563,8 @@ impl FsStore {
             }
             StoreOp::Punch { file, offset, len } => self.punch(file, offset, len).map(|()| StoreDone::Unit),
             StoreOp::Zero { file, offset, len } => self.zero(file, offset, len).map(|()| StoreDone::Unit),
-            StoreOp::Sync { file } | StoreOp::SyncAside { file } => self.sync(file).map(|()| StoreDone::Unit),
+            StoreOp::Sync { file } => self.sync_in_use(file).map(|()| StoreDone::Unit),
+            StoreOp::SyncAside { file } => self.sync(file).map(|()| StoreDone::Unit),
             StoreOp::Refresh { file } => self.refresh(file).map(|()| StoreDone::Unit),
             StoreOp::StartWriteback { file, offset, len } => {
                 self.start_writeback(file, offset, len);

@@ -176,3 +176,48 @@ fn a_new_log_segment_has_its_blocks() {
     let blocks = std::os::unix::fs::MetadataExt::blocks(&stat);
     assert!(blocks * 512 >= 1 << 20, "{blocks}");
 }
+
+/// The directory is removed, or a part of it is moved away, while the store is open.
+#[test]
+fn what_lost_its_directory_is_told_by_the_next_sync_creation_or_question_for_space() {
+    let gone = |result: Result<StoreDone, StoreError>| match result {
+        Err(StoreError::Gone(text)) => assert!(text.contains("No such file or directory"), "{text}"),
+        other => panic!("{other:?}"),
+    };
+    let (log, run) = (FileId::Log(1), FileId::Run(1));
+    let with_files = |dir: &Path| {
+        let store = format(dir, false).unwrap();
+        store.execute(StoreOp::Create { file: log, len: 4096 }).unwrap();
+        write(&store, run, b"rows");
+        for file in [log, run] {
+            assert_eq!(store.execute(StoreOp::Sync { file }), Ok(StoreDone::Unit));
+        }
+        store
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let store = with_files(&dir.path().join("a"));
+    fs::remove_dir_all(dir.path().join("a")).unwrap();
+    // The open files take it.
+    write(&store, log, b"record");
+    for file in [log, run] {
+        gone(store.execute(StoreOp::Sync { file }));
+    }
+    gone(store.execute(StoreOp::Create { file: FileId::Log(2), len: 4096 }));
+    gone(store.execute(StoreOp::Write { file: blob(1), offset: 0, data: vec![Bytes::from_static(b"x")] }));
+    gone(store.execute(StoreOp::Replace { file: FileId::Super, data: Bytes::from_static(b"label") }));
+    assert!(
+        matches!(store.execute(StoreOp::Space), Err(StoreError::Gone(text)) if text.contains("was removed"))
+    );
+    // A segment that is not used any more may have been deleted before its first sync.
+    assert_eq!(store.execute(StoreOp::SyncAside { file: log }), Ok(StoreDone::Unit));
+
+    let store = with_files(&dir.path().join("b"));
+    fs::rename(dir.path().join("b/log"), dir.path().join("b/elsewhere")).unwrap();
+    gone(store.execute(StoreOp::Create { file: FileId::Log(2), len: 4096 }));
+    assert!(matches!(store.execute(StoreOp::Space), Ok(StoreDone::Space(_))));
+    // A directory that is moved as a whole is as good as before.
+    fs::rename(dir.path().join("b/elsewhere"), dir.path().join("b/log")).unwrap();
+    fs::rename(dir.path().join("b"), dir.path().join("c")).unwrap();
+    store.execute(StoreOp::Create { file: FileId::Log(2), len: 4096 }).unwrap();
+    assert_eq!(store.execute(StoreOp::Sync { file: FileId::Log(2) }), Ok(StoreDone::Unit));
+}

@@ -209,6 +209,23 @@ fn after_a_power_loss_a_prefix_is_there_and_nothing_synced_is_missing() {
     }
 }
 
+/// Found out in any way, by a task that would go on trying or by a request: the island ends with that visit.
+#[test]
+fn a_store_whose_files_were_removed_ends_the_island_at_once() {
+    for (op, on) in
+        [(FaultOp::Create, FileKind::Log), (FaultOp::Sync, FileKind::Log), (FaultOp::Write, FileKind::Run)]
+    {
+        let device = fresh();
+        let mut d = OsdDrive::open(&device.store(), &config()).unwrap();
+        device.fail(Fault { op, on: Some(on), nth: 1, error: StoreError::Gone("log/2".into()) });
+        let progress = Rc::new(Progress::default());
+        let p = progress.clone();
+        d.run(move |osd| work(osd, 1, 400, p));
+        let why = d.drive.ended().unwrap_or_else(|| panic!("{op:?} of {on:?} ended nothing"));
+        assert!(why.contains("files were removed from the store") && why.contains("log/2"), "{why}");
+    }
+}
+
 #[test]
 fn a_failed_log_sync_or_write_stops_the_engine_and_is_not_tried_again() {
     for op in [FaultOp::Sync, FaultOp::Write] {

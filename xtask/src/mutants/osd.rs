@@ -16,6 +16,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-osd", "space", "rows_that_were_removed_leave_memory"),
     planted(
+        "a target goes on although its files were removed",
+        "crates/nacre-node/src/event.rs",
+        &[("if let Err(error @ StoreError::Gone(_)) = &result {", "if let Err(error @ StoreError::Stopped) = &result {")],
+    )
+    .found_by("nacre-osd", "crash", "a_store_whose_files_were_removed_ends_the_island_at_once"),
+    planted(
         "a region is overwritten without a mark",
         "crates/nacre-osd/src/object/overwrite.rs",
         &[("false => due.push(region),", "false => {}")],

@@ -57,6 +57,8 @@ impl Osd {
     }
     /// Task: keeps one segment ready.
     pub(crate) async fn segment_maker(self: Rc<Self>) {
+        // Since the latest segment was created; only those that are not a full device.
+        let mut failures = 0u32;
         loop {
             if self.check_running().is_err() {
                 return;
@@ -67,7 +69,10 @@ impl Osd {
                 continue;
             }
             match self.create_segment().await {
-                Ok(()) => self.room().set_device_full(false),
+                Ok(()) => {
+                    failures = 0;
+                    self.room().set_device_full(false);
+                }
                 Err(OsdError::Store(StoreError::NoSpace)) => {
                     let was_full = self.is_full();
                     self.room().set_device_full(true);
@@ -82,7 +87,11 @@ impl Osd {
                     }
                 }
                 Err(e) => {
-                    tracing::warn!(target_name = %self.label().name, error = %e, "log segment cannot be created in advance");
+                    failures = failures.saturating_add(1);
+                    // At growing intervals: it may fail for as long as the operator is away.
+                    if failures.is_power_of_two() {
+                        tracing::warn!(target_name = %self.label().name, failures, error = %e, "log segment cannot be created in advance");
+                    }
                     self.pause().await;
                 }
             }

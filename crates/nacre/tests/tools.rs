@@ -767,6 +767,29 @@ fn the_name_of_a_file_system_chooses_among_mgss() {
 
 /// Bandwidth on several directories in turn, with several block sizes, shared files, direct I/O, and a picture.
 #[test]
+fn a_signal_that_ends_a_bench_leaves_nothing_of_it() {
+    use rustix::process::Signal;
+    use std::os::unix::process::ExitStatusExt as _;
+    let m = Machine::without_mounts();
+    let dir = m.made("dir");
+    let io = ["bench", "io", "-t", "2", "-s", "64M", "-r", "100000"];
+    let md = ["bench", "md", "--processes", "2", "--items", "2000", "--rounds", "100000"];
+    for (args, signal) in [(&io[..], Signal::INT), (&io[..], Signal::TERM), (&md[..], Signal::HUP)] {
+        let mut bench = m.command();
+        let mut bench = bench.args(args).arg(&dir).stdout(Stdio::null()).spawn().unwrap();
+        let files = || {
+            let base = fs::read_dir(&dir).unwrap().flatten().next();
+            let all = base.and_then(|base| fs::read_dir(base.path()).ok());
+            all.map_or(0, |all| all.count())
+        };
+        eventually("it works", || files() >= 2);
+        machine::signal_child(&bench, signal);
+        assert_eq!(bench.wait().unwrap().signal(), Some(signal.as_raw()));
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "{args:?} {signal:?}");
+    }
+}
+
+#[test]
 fn bench_io_measures_every_row_on_every_directory() {
     let Some(m) = Machine::new() else { return };
     let up = m.up();

@@ -29,11 +29,8 @@ impl Woken {
 impl Signals {
     /// From now on the signals do not end the process.
     pub(crate) fn catch() -> Result<Self> {
-        let mut signals = vec![SIGINT, SIGTERM, SIGUSR1];
-        // nohup(1) ignores it on purpose.
-        if !is_ignored(SIGHUP) {
-            signals.push(SIGHUP);
-        }
+        let mut signals = that_end();
+        signals.push(SIGUSR1);
         Ok(Self(Iterator::new(signals)?))
     }
     /// The next one.
@@ -48,6 +45,16 @@ impl Signals {
     pub(crate) fn hurry(&mut self) -> bool {
         self.0.pending().any(|s| Woken::of(s) == Woken::Asked)
     }
+}
+
+/// The signals that end a process.
+pub(crate) fn that_end() -> Vec<i32> {
+    let mut signals = vec![SIGINT, SIGTERM];
+    // nohup(1) ignores it on purpose.
+    if !is_ignored(SIGHUP) {
+        signals.push(SIGHUP);
+    }
+    signals
 }
 
 fn is_ignored(signal: i32) -> bool {

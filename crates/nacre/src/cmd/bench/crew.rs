@@ -1,6 +1,7 @@
 //! Worker processes on one directory of any file system.
 
 use super::md_args::MdArgs;
+use super::scratch::{self, Scratch};
 use super::site::{Mdc, Site};
 use super::worker::Phase;
 use crate::cmd::lctl;
@@ -12,17 +13,17 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// The programs of one round, and the directory made for them.
 pub(super) struct Crew {
-    base: PathBuf,
+    base: Scratch,
     workers: Vec<(Child, ChildStdin, BufReader<ChildStdout>)>,
 }
 
 impl Crew {
     pub(super) fn start(dir: &Path, round: u32, args: &MdArgs) -> Result<Self> {
-        let base = dir.join(format!("nacre-bench-{}-{round}", std::process::id()));
-        std::fs::create_dir(&base).with_context(|| format!("cannot make {}", base.display()))?;
+        let base = Scratch::make(dir.join(format!("nacre-bench-{}-{round}", std::process::id())))?;
         let mut crew = Crew { base, workers: Vec::new() };
         for rank in 0..args.processes {
-            let own = if args.shared { crew.base.clone() } else { crew.base.join(format!("p{rank}")) };
+            let base = crew.base.path();
+            let own = if args.shared { base.to_owned() } else { base.join(format!("p{rank}")) };
             if !args.shared {
                 std::fs::create_dir(&own)?;
             }
@@ -33,6 +34,7 @@ impl Crew {
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()?;
+            scratch::begin_worker(&child);
             let stdin = child.stdin.take().context("worker without stdin")?;
             let stdout = BufReader::new(child.stdout.take().context("worker without stdout")?);
             crew.workers.push((child, stdin, stdout));
@@ -64,11 +66,11 @@ impl Crew {
 impl Drop for Crew {
     fn drop(&mut self) {
         for (child, stdin, _) in self.workers.drain(..) {
+            scratch::end_worker(&child);
             drop(stdin);
             let mut child = child;
             drop(child.wait());
         }
-        drop(std::fs::remove_dir_all(&self.base));
     }
 }
 

@@ -7,11 +7,12 @@
 
 use super::chart::{self, Line, Panel};
 use super::report::{self, Report, Unit};
+use super::scratch::Scratch;
 use crate::cmd::lfs::parse_size;
 use crate::output;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,7 +31,7 @@ const BLOCK_BYTES_MAX: u64 = 64 << 20;
     long_about = "Bandwidth of reads and writes: sequential, strided and random.\n\
         \n\
         Works on any directory of any file system, with --vs on several in turn. A temporary directory\n\
-        is created and removed. Every thread transfers each block of its file once, or of its part of\n\
+        is created and removed, also when Ctrl-C ends the command. Every thread transfers each block of its file once, or of its part of\n\
         the shared file: in order, every fourth block and then those between, or at random. Reads\n\
         follow writes, so caches are warm; --cold empties them before each row that reads. A rate is\n\
         the bytes of all threads over the time from the first start to the last end. With several\n\
@@ -143,7 +144,9 @@ pub(crate) fn run(args: &IoArgs) -> Result<()> {
         };
         let start = |dir: &Path, round| Place::make(dir, round, args, block);
         let run = |place: &mut Place<'_>, at: usize| {
-            place.measure(rows[at]).with_context(|| format!("{} in {}", rows[at].name, place.base.display()))
+            place
+                .measure(rows[at])
+                .with_context(|| format!("{} in {}", rows[at].name, place.base.path().display()))
         };
         reports.push(report::measure((&dirs, Unit::Bandwidth, load), &names, args.rounds, start, run)?);
     }
@@ -207,7 +210,7 @@ fn draw(args: &IoArgs, reports: &[Report<Load>], file: &Path) -> Result<()> {
 /// The files of one directory in one round.
 struct Place<'a> {
     dir: PathBuf,
-    base: PathBuf,
+    base: Scratch,
     args: &'a IoArgs,
     block: u64,
 }
@@ -221,8 +224,7 @@ impl<'a> Place<'a> {
             args.threads,
             args.size
         );
-        let base = dir.join(format!("nacre-bench-{}-{round}", std::process::id()));
-        fs::create_dir(&base).with_context(|| format!("cannot make {}", base.display()))?;
+        let base = Scratch::make(dir.join(format!("nacre-bench-{}-{round}", std::process::id())))?;
         let place = Self { dir, base, args, block };
         // The first row creates nothing but data, and a row that reads finds something to read.
         if rows(args)?.first().is_some_and(|row| !row.writes) {
@@ -233,7 +235,7 @@ impl<'a> Place<'a> {
 
     fn file(&self, thread: u32) -> PathBuf {
         let thread = if self.args.shared { 0 } else { thread };
-        self.base.join(format!("file{thread}"))
+        self.base.path().join(format!("file{thread}"))
     }
 
     /// MiB per second of a row.
@@ -288,12 +290,6 @@ impl<'a> Place<'a> {
         }
         drop(file);
         Ok((start, Instant::now()))
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.base));
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`md`] runs on a [`site::Site`]: programs with system calls on a directory ([`crew`]), or tasks on the client core
 //! without the kernel ([`library`]). [`io`] measures bandwidth. [`tree`] runs the programs that people use. [`floor`] is a file system to compare
-//! with, [`memory`] its content.
+//! with, [`memory`] its content. [`scratch`] has the directories that a load makes and removes.
 
 mod batch;
 mod chart;
@@ -14,6 +14,7 @@ mod md;
 mod md_args;
 mod memory;
 mod report;
+mod scratch;
 mod site;
 mod sweep;
 mod tasks;

@@ -1,6 +1,7 @@
 //! `nacre bench tree`: what people do with a source tree, in seconds: unpack, copy, walk, read, git, remove.
 
 use super::report::{self, Unit};
+use super::scratch::Scratch;
 use anyhow::{Context as _, Result, bail};
 use rustix::fs::{FileType, lstat};
 use rustix::time::{ClockId, clock_gettime};
@@ -120,14 +121,14 @@ pub(crate) fn run(args: &TreeArgs) -> Result<()> {
 
 /// The tree as an archive and as a repository, in the directory for temporary files.
 struct Source {
-    base: PathBuf,
+    base: Scratch,
     bytes: u64,
 }
 
 impl Source {
     fn make(files: u32) -> Result<Self> {
         let base = std::env::temp_dir().join(format!("nacre-bench-tree-{}", std::process::id()));
-        fs::create_dir(&base).with_context(|| format!("cannot make {}", base.display()))?;
+        let base = Scratch::make(base)?;
         let mut source = Self { base, bytes: 0 };
         let tree = source.tree();
         for file in 0..files {
@@ -139,7 +140,12 @@ impl Source {
             source.bytes += text.len() as u64;
             fs::write(dir.join(format!("file{file}.txt")), text)?;
         }
-        sh(Command::new("tar").arg("cf").arg(source.archive()).arg("-C").arg(&source.base).arg("tree"))?;
+        sh(Command::new("tar")
+            .arg("cf")
+            .arg(source.archive())
+            .arg("-C")
+            .arg(source.base.path())
+            .arg("tree"))?;
         sh(git(&tree).args(["init", "--quiet"]))?;
         let commit = |message: &str| {
             sh(git(&tree).args(["add", "--all"]))?;
@@ -159,16 +165,10 @@ impl Source {
         Ok(source)
     }
     fn tree(&self) -> PathBuf {
-        self.base.join("tree")
+        self.base.path().join("tree")
     }
     fn archive(&self) -> PathBuf {
-        self.base.join("tree.tar")
-    }
-}
-
-impl Drop for Source {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.base));
+        self.base.path().join("tree.tar")
     }
 }
 
@@ -197,17 +197,17 @@ fn text(file: u32, bytes: usize) -> Vec<u8> {
 /// A directory in one round.
 struct Place {
     dir: PathBuf,
-    base: PathBuf,
+    base: Scratch,
 }
 
 impl Place {
     fn make(dir: &Path, round: u32, list: u32) -> Result<Self> {
         let dir = dir.canonicalize().with_context(|| dir.display().to_string())?;
-        let base = dir.join(format!("nacre-bench-{}-{round}", std::process::id()));
-        fs::create_dir_all(base.join("list")).with_context(|| format!("cannot make {}", base.display()))?;
+        let base = Scratch::make(dir.join(format!("nacre-bench-{}-{round}", std::process::id())))?;
+        fs::create_dir(base.path().join("list"))?;
         let place = Self { dir, base };
         for file in 0..list {
-            File::create_new(place.base.join(format!("list/file{file}")))?;
+            File::create_new(place.base.path().join(format!("list/file{file}")))?;
         }
         Ok(place)
     }
@@ -228,26 +228,21 @@ impl Place {
     }
 
     fn run(&self, source: &Source, step: Step) -> Result<()> {
-        let (tree, copy, clone) = (self.base.join("tree"), self.base.join("copy"), self.base.join("clone"));
+        let base = self.base.path();
+        let (tree, copy, clone) = (base.join("tree"), base.join("copy"), base.join("clone"));
         match step {
-            Step::Untar => sh(Command::new("tar").arg("xf").arg(source.archive()).arg("-C").arg(&self.base)),
+            Step::Untar => sh(Command::new("tar").arg("xf").arg(source.archive()).arg("-C").arg(base)),
             Step::Copy => sh(Command::new("cp").arg("-r").arg(&tree).arg(&copy)),
             Step::Walk => walk(&tree, false),
             Step::Read => walk(&tree, true),
-            Step::List => walk(&self.base.join("list"), false),
+            Step::List => walk(&base.join("list"), false),
             Step::Clone => {
-                sh(git(&self.base).args(["clone", "--quiet", "--no-local"]).arg(source.tree()).arg(&clone))
+                sh(git(base).args(["clone", "--quiet", "--no-local"]).arg(source.tree()).arg(&clone))
             }
             Step::Checkout => sh(git(&clone).args(["checkout", "--quiet", "HEAD~1"])),
             Step::Status => sh(git(&clone).args(["status", "--short"])),
             Step::Remove => sh(Command::new("rm").arg("-rf").arg(&copy)),
         }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.base));
     }
 }
 

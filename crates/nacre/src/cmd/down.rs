@@ -120,6 +120,16 @@ pub(crate) fn down(args: &DownArgs) -> Result<()> {
         (others, None) => may_lose(name, others, args.force)?,
     }
     stop(entry, args.timeout)?;
+    if let Some(failure) = registry::failure_of(entry) {
+        bail!("{name} (pid {}) has ended, but not as planned: {failure}\nhint: see its log", entry.pid);
+    }
+    if let Some(dir) = data.filter(|dir| !registry::is_there(dir)) {
+        bail!(
+            "stopped {name} (pid {}); its data directory {} is not there any more",
+            entry.pid,
+            dir.display()
+        );
+    }
     let end = match data {
         Some(dir) => format!("the data is kept in {}", dir.display()),
         None => "it was in memory only and is gone".into(),

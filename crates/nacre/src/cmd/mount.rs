@@ -93,6 +93,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     }
     talk.line(&format!("next: nacre lfs df -h {0}; stop: nacre umount {0}", mounted.dir().display()));
     talk.done();
-    let lost = mounted.serve(&mut signals, &process)?;
-    lost.and(process.stop(&mut signals))
+    match mounted.serve(&mut signals, &process)? {
+        Ok(()) => process.stop(&mut signals),
+        Err(lost) => Err(process.fail(lost)),
+    }
 }

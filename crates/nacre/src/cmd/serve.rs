@@ -119,7 +119,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         output::line("no authentication yet: everyone who reaches the address can read and write everything");
     }
     while signals.wait() == Woken::Inside {
-        process.check_lost()?;
+        if let Err(lost) = process.check_lost() {
+            return Err(process.fail(lost));
+        }
         process.register(ProcessKind::Serve, fs.as_deref(), &[], &[])?;
     }
     drop(sd_notify::notify(&[sd_notify::NotifyState::Stopping]));

@@ -210,11 +210,15 @@ fn notes(processes: &[Process], all: &FileSystems) {
 /// A process that ended without stopping its targets: no process serves them, though their directories exist, nor its mounts,
 /// which the kernel keeps until they are unmounted.
 fn down(mut entry: ProcessEntry) -> Process {
-    let has_targets = entry.targets.iter().any(|dir| dir.exists());
+    let has_targets = entry.targets.iter().any(|dir| registry::is_there(dir));
     let mounts = std::mem::take(&mut entry.mounts);
     let is_target = |name: &String| TargetName::parse(name).is_some();
     entry.islands.retain(|name| if is_target(name) { has_targets } else { !mounts.is_empty() });
-    let ended = format!("down: its process ended without a planned stop (pid {})", entry.pid);
+    let (how, why) = match &entry.failure {
+        Some(why) => ("failed", format!(": {why}")),
+        None => ("ended without a planned stop", String::new()),
+    };
+    let ended = format!("down: its process {how} (pid {})", entry.pid);
     let left = |point: &PathBuf| {
         let point = output::name(point);
         format!(
@@ -222,7 +226,8 @@ fn down(mut entry: ProcessEntry) -> Process {
         )
     };
     let state = |name: &String| {
-        let reasons = if is_target(name) { vec![ended.clone()] } else { mounts.iter().map(left).collect() };
+        let reasons =
+            if is_target(name) { vec![format!("{ended}{why}")] } else { mounts.iter().map(left).collect() };
         Island::new(name, State::Down, reasons)
     };
     Process { state: entry.islands.iter().map(state).collect(), entry }

@@ -197,6 +197,7 @@ impl Process {
             targets,
             mgs,
             refused,
+            failure: None,
         };
         match &mut self.registration {
             Some(registration) => registration.update(entry)?,
@@ -205,8 +206,31 @@ impl Process {
         Ok(())
     }
 
+    /// Ends the process as a kill would, because something that it serves has failed: nothing is stopped or unmounted, and
+    /// what is left shows it. A mount point without its mount would take what programs write for other files. Returns the
+    /// error for the operator.
+    pub(crate) fn fail(mut self, failure: anyhow::Error) -> anyhow::Error {
+        let said = output::sentence(&failure);
+        if detach::in_background() {
+            // Nobody reads its error.
+            tracing::error!("the process ends: {said}");
+        }
+        self.leave_entry(failure.root_cause().to_string().lines().next().unwrap_or_default());
+        failure
+    }
+    /// The entry stays, so that `nacre status` has the reason when the process is gone.
+    fn leave_entry(&mut self, failure: &str) {
+        let Some(registration) = self.registration.take() else { return };
+        // Those that were refused are not among them.
+        let targets = self.targets.lock().values().filter_map(|s| s.served.place.clone()).collect();
+        let left = registration.leave(failure, targets);
+        if let Err(error) = left {
+            tracing::warn!("nacre status will not know why the process ended: {error:#}");
+        }
+    }
+
     /// Stops everything without loss: mounts first, then MDT, OSTs, MGS. A signal meanwhile ends it as a crash would.
-    pub(crate) fn stop(self, signals: &mut Signals) -> Result<()> {
+    pub(crate) fn stop(mut self, signals: &mut Signals) -> Result<()> {
         let rank = |name: &str| match TargetName::parse(name).map(|t| t.kind()) {
             None => 0,
             Some(TargetKind::Mdt) => 1,
@@ -225,10 +249,9 @@ impl Process {
         if failed.is_empty() {
             return Ok(());
         }
-        bail!(
-            "not everything stopped cleanly: {}\nhint: nothing acknowledged is lost; see the log",
-            failed.join("; ")
-        )
+        let failure = format!("not everything stopped cleanly: {}", failed.join("; "));
+        self.leave_entry(&failure);
+        bail!("{failure}\nhint: see the log; what was acknowledged is safe, if the disks of the targets are")
     }
 }
 

@@ -69,12 +69,18 @@ impl Mounted {
     }
 
     /// Serves until it is unmounted, a signal arrives (then unmounts it), or a target of the process is lost. The inner
-    /// result says which target was lost.
+    /// result says which target was lost; it is still mounted then, because programs would write into the directory below:
+    /// their calls fail until the next mount on it.
     pub(crate) fn serve(&self, signals: &mut Signals, process: &Process) -> Result<Result<()>> {
         let mut told = false;
         while !self.is_gone() {
             if let Err(lost) = process.check_lost() {
-                self.unmount(Unmount::Lazy)?;
+                let lost = lost.context(format!(
+                    "{0} has failed, and every call on it fails until it is mounted again\n\
+                     hint: mend the cause and give the same command again, which clears the mount point; nacre umount --lazy {0} \
+                     only clears it",
+                    self.dir.display()
+                ));
                 return Ok(Err(lost));
             }
             match signals.wait() {

@@ -38,6 +38,9 @@ pub(crate) struct ProcessEntry {
     /// Addresses of the MGS, as far as the process knows them: they tell file systems of one name apart.
     #[serde(default)]
     pub(crate) mgs: Vec<String>,
+    /// The failure with which the process ended, or is about to. Of one that was killed nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) failure: Option<String>,
 }
 
 const SYSTEM_DIR: &str = "/run/nacre";
@@ -86,12 +89,20 @@ pub(crate) fn start_time(pid: i32) -> Option<u64> {
 /// The own entry; removed when dropped.
 pub(crate) struct Registration {
     path: PathBuf,
+    entry: ProcessEntry,
 }
 
 impl Registration {
     /// Another entry in the place of this one.
     pub(crate) fn update(&mut self, entry: ProcessEntry) -> Result<()> {
         std::mem::forget(std::mem::replace(self, Self::new(entry)?)); // its file is the new one's
+        Ok(())
+    }
+    /// Leaves the entry behind, with the failure that ends this process, and the targets that nobody serves because of it.
+    pub(crate) fn leave(mut self, failure: &str, targets: Vec<PathBuf>) -> Result<()> {
+        let entry = ProcessEntry { failure: Some(failure.to_owned()), targets, ..self.entry.clone() };
+        self.update(entry)?;
+        std::mem::forget(self);
         Ok(())
     }
     pub(crate) fn new(mut entry: ProcessEntry) -> Result<Self> {
@@ -101,7 +112,7 @@ impl Registration {
         let tmp = path.with_extension("tmp");
         std::fs::write(&tmp, serde_json::to_vec_pretty(&entry)?)?;
         std::fs::rename(&tmp, &path)?;
-        Ok(Self { path })
+        Ok(Self { path, entry })
     }
 }
 impl Drop for Registration {
@@ -215,7 +226,7 @@ pub(crate) fn with_fallen() -> Result<(Vec<ProcessEntry>, Vec<ProcessEntry>)> {
     let mut fallen = Vec::new();
     for (path, mut entry) in dead {
         entry.mounts.retain(is_mounted);
-        if !entry.mounts.is_empty() || entry.targets.iter().any(|dir| dir.exists() && !served(dir)) {
+        if !entry.mounts.is_empty() || entry.targets.iter().any(|dir| is_there(dir) && !served(dir)) {
             fallen.push(entry);
         } else {
             drop(std::fs::remove_file(&path));
@@ -224,6 +235,19 @@ pub(crate) fn with_fallen() -> Result<(Vec<ProcessEntry>, Vec<ProcessEntry>)> {
     list.sort_by_key(|e| e.pid);
     fallen.sort_by_key(|e| e.pid);
     Ok((list, fallen))
+}
+
+/// Whether a directory is there, or is on a disk that fails.
+pub(crate) fn is_there(dir: &Path) -> bool {
+    dir.try_exists().unwrap_or(true)
+}
+
+/// The failure with which a process has ended, if it said so.
+pub(crate) fn failure_of(ended: &ProcessEntry) -> Option<String> {
+    let file = format!("{}.json", ended.pid);
+    let left = search_dirs().into_iter().find_map(|dir| std::fs::read(dir.join(&file)).ok())?;
+    let left = serde_json::from_slice::<ProcessEntry>(&left).ok()?;
+    left.failure.filter(|_| left.start_time == ended.start_time)
 }
 
 /// Every mount point on this machine.

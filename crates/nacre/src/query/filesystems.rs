@@ -214,6 +214,7 @@ mod tests {
             targets: Vec::new(),
             mgs: mgs.iter().map(ToString::to_string).collect(),
             refused: Default::default(),
+            failure: None,
         }
     }
     fn two_of_one_name() -> FileSystems {

@@ -84,8 +84,10 @@ pub(crate) fn run(args: &FloorArgs) -> Result<()> {
         "next: nacre bench md {0}; stop: nacre umount {0}, or Ctrl-C",
         mount.dir().display()
     ));
-    let lost = mount.serve(&mut signals, &process)?;
-    lost.and(process.stop(&mut signals))
+    match mount.serve(&mut signals, &process)? {
+        Ok(()) => process.stop(&mut signals),
+        Err(lost) => Err(process.fail(lost)),
+    }
 }
 
 /// The island of the mount.

@@ -37,8 +37,11 @@ use std::time::{Duration, Instant};
         system. The next `nacre up` with the same mount point (or --dir) finds the same data.\n\
         \n\
         Ctrl-C unmounts and stops without loss. If files are open, it names their processes;\n\
-        a second Ctrl-C detaches the mount lazily. A mount point that a killed process\n\
-        left behind is cleared.",
+        a second Ctrl-C detaches the mount lazily.\n\
+        \n\
+        If a target fails (its disk does, for example), the process ends and says why, and the\n\
+        mount stays: calls on it fail, so that nothing is written into the directory below. A\n\
+        mount point that a failed or killed process left behind is cleared by the next `up`.",
     after_help = "Examples:\n\
         \x20 nacre up                                  mount on /mnt/nacre\n\
         \x20 nacre up /mnt/a --dir /data/a --osts 4    a new file system with four OSTs\n\
@@ -145,16 +148,18 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     }
     banner(&talk, &process, &mounted, &fs, &log_file);
     talk.done();
-    let lost = mounted.serve(&mut signals, &process)?;
-    let stopped = process.stop(&mut signals);
-    if let (Ok(()), Some(log)) = (&stopped, kept_log) {
+    if let Err(lost) = mounted.serve(&mut signals, &process)? {
+        return Err(process.fail(lost));
+    }
+    process.stop(&mut signals)?;
+    if let Some(log) = kept_log {
         log.delete();
     }
     output::note(match dir {
         None => "stopped; it was in memory only and is gone",
         Some(_) => "stopped; the data is kept, the same command mounts it again",
     });
-    lost.and(stopped)
+    Ok(())
 }
 
 /// Refuses what can be refused while nothing was made that would be left behind.

@@ -283,10 +283,12 @@ impl Row {
     }
 }
 
-/// The name of a metric. Of the parts of a client's parameter (`exports.CLIENT.FIELD`) the client becomes a label.
+/// The name of a metric. Of the parts of a client's parameter (`exports.CLIENT.FIELD`) the client becomes a label, and of
+/// those of `ldlm.namespaces` (`DEVICE.FIELD`) the device.
 pub fn metric_name(component: &str, parts: &[&str]) -> String {
     let field = match parts {
         ["exports", _, field] => format!("exports_{field}"),
+        [_, field] if component == "ldlm" => (*field).to_string(),
         _ => parts.join("_"),
     };
     let word = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };

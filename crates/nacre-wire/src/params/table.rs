@@ -77,8 +77,8 @@ groups! {
         DirAttrCache: Row::switch("dir_attr_cache", true, "1: names and attributes are cached while the MDT grants this \
             mount locks of the inodes. 0: they are requested each time.");
         WriteBack: Row::switch("write_back", true, "1: what is written to a file that no other client has open is kept in \
-            memory for up to half a second, and sent in large requests. 0: each write is a request. The mount of `nacre up` \
-            begins with 0, and so does one with the option `write_through`.").set(SetWhen::Running);
+            memory for up to half a second, and sent in large requests. 0: each write is a request. A mount \
+            with the option `write_through` begins with 0.").set(SetWhen::Running);
         MaxDirtyMb: Row::number("max_dirty_mb", (1, 65_536, "MiB"), Number(64), "Bytes that are kept so, or under way to the \
             OSTs; further writes wait.").set(SetWhen::Running);
         DirtyBytes: Row::gauge("dirty_bytes", "bytes", "Bytes that are kept so, or under way.");

@@ -181,6 +181,11 @@ fn render(params: &[Param]) -> String {
     for param in params {
         let parts: Vec<&str> = param.name.split('.').collect();
         let [component, device, ref field @ ..] = parts[..] else { continue };
+        // `ldlm.namespaces.DEVICE.FIELD`, as the field's tools have it.
+        let device = match *field {
+            [device, _] if component == "ldlm" => device,
+            _ => device,
+        };
         let mut labels = format!("device=\"{}\"", escaped(device));
         if let ["exports", export, _] = *field {
             let export = export.get(..EXPORT_CHARS).unwrap_or(export);
@@ -314,8 +319,12 @@ mod tests {
             ),
             param("mdt.d-MDT0000.exports.ab\"c.reply_data", "reply_cnt: 1\n"),
             param("mdt.d-MDT0000.storage", "clean_bytes: 5 of 9\n"),
+            param("ldlm.namespaces.d-MDT0000-mdc-1.lock_count", "7"),
         ]);
         let want = "\
+# HELP nacre_ldlm_lock_count help of lock_count
+# TYPE nacre_ldlm_lock_count gauge
+nacre_ldlm_lock_count{device=\"d-MDT0000-mdc-1\"} 7
 # HELP nacre_llite_stats_bytes_total help of stats
 # TYPE nacre_llite_stats_bytes_total counter
 nacre_llite_stats_bytes_total{device=\"d-1\",op=\"write_bytes\"} 4

@@ -64,7 +64,7 @@ pub(crate) enum Command {
             \x20 nacre lfs setstripe -c -1 -S 4M /mnt/nacre/big    new files there: over all OSTs\n\
             \x20 nacre lfs getstripe /mnt/nacre/big/file\n\
             \x20 nacre lfs df -h\n\
-            \x20 nacre lfs fid2path /mnt/nacre $(nacre lfs path2fid /mnt/nacre/file)"
+            \x20 nacre lfs fid2path /mnt/nacre \"$(nacre lfs path2fid /mnt/nacre/file)\""
     )]
     Lfs(lfs::LfsCommand),
     /// Parameters and devices, with the commands of Lustre's `lctl`

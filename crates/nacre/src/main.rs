@@ -19,6 +19,7 @@ mod replay;
 use clap::Parser as _;
 use cmd::{check, mount_helper};
 use process::detach;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 /// A mount and its servers keep millions of small rows: glibc's search for a free piece costs 12 % of a create in a
@@ -42,7 +43,17 @@ fn main() -> ExitCode {
             }
         };
     }
-    let cli = cli::Cli::parse_from(args);
+    let cli = match cli::Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        // Help is output as any other.
+        Err(said) => match said.print().and_then(|()| std::io::stdout().flush()) {
+            Ok(()) => return ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2)),
+            Err(error) => {
+                output::note(&format!("nacre: output was lost: {error}"));
+                return ExitCode::from(1);
+            }
+        },
+    };
     match cli::run(&cli.command) {
         Ok(code) => match output::lost_output().filter(|_| !cli.command.is_serving()) {
             None => code,

@@ -356,7 +356,16 @@ fn a_remount_changes_what_the_mount_may_do_without_a_break() {
         let now = fs::metadata(&file).unwrap();
         (now.atime(), now.atime_nsec()) > (before.atime(), before.atime_nsec())
     });
-    for (words, why) in [("intr", "cannot change intr"), ("blue", "unknown mount option")] {
+    let other = s.address.replace(":/nacre", ":/other");
+    s.m.refused(
+        &["mount", &other, dir.to_str().unwrap(), "-o", "remount,ro"],
+        &["of the file system nacre", "not of other"],
+    );
+    for (words, why) in [
+        ("intr", "cannot change intr"),
+        ("write_through", "cannot change write_through"),
+        ("blue", "unknown mount option"),
+    ] {
         let said =
             s.m.nacre(&["mount", &s.address, dir.to_str().unwrap(), "-o", &format!("remount,{words}")]);
         assert!(!said.ok && said.err.contains(why), "{}", said.err);

@@ -601,6 +601,9 @@ fn an_ordinary_user_is_told_that_it_may_not_ask() {
     let umount = as_user(&["umount", mount.to_str().unwrap()]);
     let hint = format!("is not permitted to this user\nhint: sudo nacre umount {}", mount.display());
     assert!(!umount.ok && umount.err.contains(&hint), "{}", umount.err);
+    let down = as_user(&["down"]);
+    let refused = format!("process {} of {} cannot be stopped", up.pid(), mount.display());
+    assert!(!down.ok && down.err.contains(&refused) && down.err.contains("hint:"), "{}", down.err);
     // Attributes that the mount itself serves are for everybody.
     let df = as_user(&["lfs", "df"]);
     assert!(df.ok && df.out.contains("nacre-OST0001_UUID"), "{}{}", df.out, df.err);
@@ -653,7 +656,9 @@ fn what_does_not_reply_hides_nothing_of_the_others() {
 fn lost_output_is_no_success() {
     let Some(m) = Machine::new() else { return };
     let up = m.up();
-    for args in [vec!["status"], vec!["status", "--json"], vec!["lctl", "dl"], vec!["lfs", "df"]] {
+    for args in
+        [vec!["status"], vec!["status", "--json"], vec!["lctl", "dl"], vec!["lfs", "df"], vec!["--help"]]
+    {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let said = said(m.command().args(&args).stdout(full).stderr(Stdio::piped()).output().unwrap());
         assert_eq!(said.code, Some(1), "{args:?} {}", said.err);

@@ -154,6 +154,17 @@ fn wrong_mount_points_are_refused_with_a_sentence_and_leave_nothing() {
         &["up", m.mount().to_str().unwrap(), "--dir", m.path("foreign").to_str().unwrap()],
         &["is not empty and was not made by `nacre up`", "hint: --dir"],
     );
+    m.refused(
+        &["up", m.mount().to_str().unwrap(), "--dir", m.path("file").to_str().unwrap()],
+        &["file is not a directory", "hint: --dir"],
+    );
+    let mut nowhere = m.command();
+    nowhere.env("NACRE_RUN_DIR", m.path("file/run"));
+    let (mount, data) = (m.path("new"), m.path("data"));
+    nowhere.args(["up", mount.to_str().unwrap(), "--dir", data.to_str().unwrap()]);
+    let refused = said(nowhere.output().unwrap());
+    assert!(!refused.ok && refused.err.contains("NACRE_RUN_DIR"), "{}", refused.err);
+    assert!(!mount.exists() && !data.exists(), "nothing was made");
 }
 
 #[test]

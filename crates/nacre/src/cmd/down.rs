@@ -6,11 +6,12 @@ use crate::process::registry::{self, ProcessEntry, ProcessKind};
 use crate::query::tool::{self, Tool};
 use crate::query::users::users;
 use crate::query::watch;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nacre_fuse::{MountError, Unmount};
 use nacre_types::{TargetKind, TargetName};
 use nacre_wire::target::GetParams;
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
@@ -184,7 +185,14 @@ fn of(mount: Option<&Path>) -> String {
 fn stop(entry: &ProcessEntry, timeout_s: u64) -> Result<()> {
     let pid = Pid::from_raw(entry.pid).context("bad pid in the registry")?;
     let fd = pidfd_open(pid, PidfdFlags::empty()).with_context(|| format!("pid {} is gone", entry.pid))?;
-    pidfd_send_signal(&fd, Signal::TERM)?;
+    pidfd_send_signal(&fd, Signal::TERM).map_err(|error| {
+        let mounts: Vec<_> = entry.mounts.iter().map(|m| m.display().to_string()).collect();
+        let hint = match error {
+            Errno::PERM => "\nhint: stop it as the user who started it, or as root",
+            _ => "",
+        };
+        anyhow!("process {} of {} cannot be stopped: {error}{hint}", entry.pid, mounts.join(", "))
+    })?;
     if !ends_within(&fd, Duration::from_secs(timeout_s))? {
         bail!(
             "pid {} has not stopped within {timeout_s} s\nhint: see its log; SIGKILL loses nothing acknowledged",

@@ -7,7 +7,7 @@ use crate::process::islands::Process;
 use crate::process::metrics::MetricsArgs;
 use crate::process::mount_options::OptionArgs;
 use crate::process::mounted::{self, Keeping, WaitLimits};
-use crate::process::registry::{ProcessKind, RunLog};
+use crate::process::registry::{self, ProcessKind, RunLog};
 use crate::process::signals::Signals;
 use crate::process::{addresses, data_dir};
 use anyhow::Result;
@@ -52,13 +52,14 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     let (address, fs) = addresses::parse_source(&args.source)?;
     let dir = data_dir::absolute(&args.dir)?;
     if let Some(words) = args.options.remount() {
-        return remount::run(&dir, &words);
+        return remount::run(&dir, &fs, &words);
     }
     let options = args.options.parse(false)?;
     if args.detach && !args.child.is_child() {
         return detach::spawn();
     }
-    mounted::check_mount_point(&dir)?;
+    registry::run_dir()?;
+    mounted::prepare(&dir, &options)?;
     args.child.detach()?;
     let mut run_log = RunLog::new()?;
     log::init(args.child.is_child().then_some(run_log.path()))?;

@@ -11,13 +11,14 @@ use crate::process::mount_options::Options;
 use crate::process::registry;
 use anyhow::{Context as _, Result, bail};
 use nacre_fuse::MountError;
+use nacre_types::FsName;
 use std::path::Path;
 
 /// The options with which the session of a mount began.
-const FIXED: &[&str] = &["intr", "nointr", "uring", "nouring"];
+const FIXED: &[&str] = &["intr", "nointr", "uring", "nouring", "write_back", "write_through"];
 
-/// Gives the mount on `dir` the options that it has, changed by `words`.
-pub(crate) fn run(dir: &Path, words: &[String]) -> Result<()> {
+/// Gives the mount of `fs` on `dir` the options that it has, changed by `words`.
+pub(crate) fn run(dir: &Path, fs: &FsName, words: &[String]) -> Result<()> {
     let present =
         nacre_fuse::options_of(dir).ok_or_else(|| MountError::NotMounted(dir.display().to_string()))?;
     if let Some(fixed) = words.iter().find(|word| FIXED.contains(&word.as_str())) {
@@ -31,6 +32,10 @@ pub(crate) fn run(dir: &Path, words: &[String]) -> Result<()> {
     let own = own.with_context(|| {
         format!("the process of the mount on {} is not known here\nhint: nacre status", dir.display())
     })?;
+    // The address may be another one of its MGS.
+    if let Some(other) = own.fs.as_ref().filter(|name| *name != fs.as_str()) {
+        bail!("{} is a mount of the file system {other}, not of {fs}", dir.display());
+    }
     if options.read_only {
         nacre_fuse::remount(dir, options.kernel())?;
     }

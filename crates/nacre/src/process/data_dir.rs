@@ -77,6 +77,11 @@ impl DataDir {
 
     /// Makes the data directory of a new file system. An existing directory must be empty.
     pub(crate) fn create(path: &Path, name: &FsName, osts: u32) -> Result<Self> {
+        ensure!(
+            path.is_dir() || path.symlink_metadata().is_err(),
+            "{} is not a directory\nhint: --dir with a new directory",
+            path.display()
+        );
         std::fs::create_dir_all(path)
             .with_context(|| format!("cannot make {}\nhint: --dir DIR", path.display()))?;
         let empty = std::fs::read_dir(path)?.next().is_none();

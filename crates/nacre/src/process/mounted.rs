@@ -110,7 +110,16 @@ impl Mounted {
     }
 }
 
-/// Fails with one sentence when `dir` cannot be mounted on; a missing directory is made.
+/// Fails with one sentence when `dir` cannot be mounted on, or not with these options; a missing directory is made, and
+/// io_uring is turned on if it is wanted. Before anything is started, or waited for.
+pub(crate) fn prepare(dir: &Path, options: &Options) -> Result<()> {
+    check_mount_point(dir)?;
+    if options.uring == Uring::TurnedOn {
+        nacre_fuse::enable_rings().context("--io-uring cannot be used")?;
+    }
+    Ok(())
+}
+/// The part of [`prepare`] that is about the directory.
 pub(crate) fn check_mount_point(dir: &Path) -> Result<()> {
     nacre_fuse::check_device()?;
     if dir.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
@@ -150,9 +159,6 @@ pub(crate) fn attach(
     keeping: Keeping,
     limits: WaitLimits<'_>,
 ) -> Result<Mounted> {
-    if options.uring == Uring::TurnedOn {
-        nacre_fuse::enable_rings().context("--io-uring cannot be used")?;
-    }
     let address = mgs.first().context("no address of the MGS")?.clone();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let instance = nacre_rt::random();

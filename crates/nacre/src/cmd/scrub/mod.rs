@@ -308,7 +308,7 @@ impl Shown {
         for DamagedFile { fid, paths } in &self.files {
             match (paths.as_slice(), &self.mount) {
                 ([], None) => output::line(&format!(
-                    "{fid} (not mounted on this machine; where it is: nacre lfs fid2path MOUNT {fid})"
+                    "{fid} (not mounted on this machine; where it is: nacre lfs fid2path MOUNT '{fid}')"
                 )),
                 ([], Some(_)) => {
                     output::line(&format!("{fid} (no path was found: it may be removed by now)"))

@@ -164,6 +164,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
 
 /// Refuses what can be refused while nothing was made that would be left behind.
 fn check_before_anything_is_made(args: &UpArgs, mount: &Path) -> Result<()> {
+    registry::run_dir()?;
     if let Some(other) = registry::entries()?.into_iter().find(|e| e.mounts.iter().any(|m| m == mount)) {
         bail!(
             "{} is mounted already, by process {}\nhint: nacre down {0} stops it; or name another mount point",
@@ -171,8 +172,7 @@ fn check_before_anything_is_made(args: &UpArgs, mount: &Path) -> Result<()> {
             other.pid
         );
     }
-    args.mount_options()?;
-    mounted::check_mount_point(mount)
+    mounted::prepare(mount, &args.mount_options()?)
 }
 
 /// Opens the data directory, or makes it; its file system.

@@ -7,7 +7,7 @@ mod machine;
 use machine::{Machine, eventually, said};
 use rustix::process::Signal;
 use std::fs;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::process::{Command, Stdio};
 
@@ -298,6 +298,29 @@ fn a_dead_mount_point_is_cleared_by_the_next_up_and_nothing_acknowledged_is_lost
     assert_eq!(fs::read_to_string(m.mount().join("a")).unwrap(), "acknowledged");
     up.stop();
     m.good(&["check", m.path("data").to_str().unwrap()]);
+}
+
+#[test]
+fn the_next_up_waits_for_one_that_was_unmounted_and_stops() {
+    let Some(m) = Machine::new() else { return };
+    let (mount, data) = (m.mount(), m.path("data"));
+    let first = m.up();
+    fs::write(mount.join("a"), "kept").unwrap();
+    // It has no chance to stop before the next one comes.
+    first.signal(Signal::STOP);
+    rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH).unwrap();
+    let mut next = m.command();
+    next.args(["up", mount.to_str().unwrap(), "--dir", data.to_str().unwrap()]);
+    let mut next = next.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(next.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains(&format!("waiting for process {}", first.pid())), "{line}");
+    first.signal(Signal::CONT);
+    assert!(first.ended().ok);
+    eventually("it is mounted", || fs::read_to_string(mount.join("a")).is_ok_and(|text| text == "kept"));
+    // `umount` returns when nothing of it is left.
+    m.good(&["umount", mount.to_str().unwrap()]);
+    assert!(next.try_wait().unwrap().is_some_and(|status| status.success()));
 }
 
 #[test]

@@ -10,7 +10,6 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nacre_fuse::{MountError, Unmount};
 use nacre_types::{TargetKind, TargetName};
 use nacre_wire::target::GetParams;
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io::{BufRead as _, IsTerminal as _};
@@ -49,7 +48,7 @@ pub(crate) struct DownArgs {
     long_about = "Unmount a nacre file system.\n\
         \n\
         The process of `nacre mount` ends with its mount; the process of `nacre up` stops\n\
-        its servers, too. Other kinds of mounts are refused.",
+        its servers, too, and the command waits for that. Other kinds of mounts are refused.",
     after_help = "Examples:\n\
         \x20 nacre umount /mnt/demo\n\
         \x20 nacre umount --lazy /mnt/demo    now, although files are open\n\
@@ -193,7 +192,7 @@ fn stop(entry: &ProcessEntry, timeout_s: u64) -> Result<()> {
         };
         anyhow!("process {} of {} cannot be stopped: {error}{hint}", entry.pid, mounts.join(", "))
     })?;
-    if !ends_within(&fd, Duration::from_secs(timeout_s))? {
+    if !entry.ends_within(Duration::from_secs(timeout_s))? {
         bail!(
             "pid {} has not stopped within {timeout_s} s\nhint: see its log; SIGKILL loses nothing acknowledged",
             entry.pid
@@ -238,40 +237,33 @@ pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
         output::note(&format!(
             "detached; its process continues until the last file is closed, by {still_open}"
         ));
-    } else if let Some(process) = process.filter(|p| p.kind == ProcessKind::Mount) {
+    } else if let Some(process) = process {
         wait_for_end(&process)?;
     }
     Ok(())
 }
 
-/// Waits until the process of a mount has disconnected from its servers: a moment, or longer when calls wait for servers or
-/// for other mounts.
+/// Waits until the process of a mount has disconnected from its servers, and that of an `up` has stopped them: a moment, or
+/// longer when calls wait for servers or for other mounts.
 fn wait_for_end(entry: &ProcessEntry) -> Result<()> {
     const QUIET: Duration = Duration::from_secs(1);
-    const LIMIT: Duration = Duration::from_secs(30);
-    let Some(fd) = Pid::from_raw(entry.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
-        return Ok(());
+    let (what, limit) = match entry.kind {
+        ProcessKind::Up => ("stops its targets", Duration::from_secs(60)),
+        ProcessKind::Mount | ProcessKind::Serve => {
+            ("ends calls that wait for servers or for other mounts, for about 10 s", Duration::from_secs(30))
+        }
     };
-    if ends_within(&fd, QUIET)? {
+    if entry.ends_within(QUIET)? {
         return Ok(());
     }
-    output::note(&format!(
-        "unmounted; its process (pid {}) ends calls that wait for servers or for other mounts, for about 10 s",
-        entry.pid
-    ));
-    if !ends_within(&fd, LIMIT)? {
+    output::note(&format!("unmounted; its process (pid {}) {what}", entry.pid));
+    if !entry.ends_within(limit)? {
         bail!(
-            "process {} has not ended within {LIMIT:?}\nhint: see its log; SIGKILL loses nothing now",
+            "process {} has not ended within {limit:?}\nhint: see its log; SIGKILL loses nothing now",
             entry.pid
         );
     }
     Ok(())
-}
-
-fn ends_within(process: &OwnedFd, limit: Duration) -> Result<bool> {
-    let mut poll = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
-    let limit = rustix::event::Timespec { tv_sec: i64::try_from(limit.as_secs())?, tv_nsec: 0 };
-    Ok(rustix::event::poll(&mut poll, Some(&limit))? > 0)
 }
 
 pub(crate) fn sync(args: &SyncArgs) -> Result<()> {

@@ -5,9 +5,12 @@
 //! a pointer (socket, islands, mount points); tools request the state over the socket with public messages.
 
 use anyhow::{Context as _, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The command that the process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +44,21 @@ pub(crate) struct ProcessEntry {
     /// The failure with which the process ended, or is about to. Of one that was killed nobody knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) failure: Option<String>,
+}
+
+impl ProcessEntry {
+    /// Waits for the end of the process; `false`: it runs on after `limit`.
+    pub(crate) fn ends_within(&self, limit: Duration) -> Result<bool> {
+        let process = Pid::from_raw(self.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        // Checked after the descriptor was opened: it may be that of a later process.
+        let Some(process) = process.filter(|_| start_time(self.pid) == Some(self.start_time)) else {
+            return Ok(true);
+        };
+        let mut poll = [PollFd::new(&process, PollFlags::IN)];
+        let limit =
+            Timespec { tv_sec: i64::try_from(limit.as_secs())?, tv_nsec: limit.subsec_nanos().into() };
+        Ok(rustix::event::poll(&mut poll, Some(&limit))? > 0)
+    }
 }
 
 const SYSTEM_DIR: &str = "/run/nacre";

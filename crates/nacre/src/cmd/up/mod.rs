@@ -14,7 +14,7 @@ use crate::process::kept_log::{LeftLogs, LogFile};
 use crate::process::metrics::MetricsArgs;
 use crate::process::mount_options::{OptionArgs, Options};
 use crate::process::mounted::{self, Keeping, Mounted};
-use crate::process::registry::{self, ProcessKind, RunLog};
+use crate::process::registry::{self, ProcessEntry, ProcessKind, RunLog};
 use crate::process::signals::Signals;
 use crate::process::target_dir::Served;
 use crate::process::{self, addresses, store};
@@ -166,13 +166,36 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
 fn check_before_anything_is_made(args: &UpArgs, mount: &Path) -> Result<()> {
     registry::run_dir()?;
     if let Some(other) = registry::entries()?.into_iter().find(|e| e.mounts.iter().any(|m| m == mount)) {
+        wait_if_stopping(&other, mount)?;
+    }
+    mounted::prepare(mount, &args.mount_options()?)
+}
+
+/// Waits for the end of a process that was unmounted from `mount` a moment ago and stops its targets, which are often those
+/// of this command; a process that is mounted there is an error.
+fn wait_if_stopping(other: &ProcessEntry, mount: &Path) -> Result<()> {
+    const STOP_MAX: Duration = Duration::from_secs(30);
+    if nacre_fuse::mounted_type(mount).is_some() {
         bail!(
             "{} is mounted already, by process {}\nhint: nacre down {0} stops it; or name another mount point",
             mount.display(),
             other.pid
         );
     }
-    mounted::prepare(mount, &args.mount_options()?)
+    output::note(&format!(
+        "waiting for process {}, which was unmounted from {} and stops",
+        other.pid,
+        mount.display()
+    ));
+    if !other.ends_within(STOP_MAX)? {
+        bail!(
+            "process {} was mounted on {} and has not stopped within {STOP_MAX:?}\nhint: it has its mount in another mount name \
+             space, or see its log",
+            other.pid,
+            mount.display()
+        );
+    }
+    Ok(())
 }
 
 /// Opens the data directory, or makes it; its file system.

@@ -23,9 +23,13 @@ use std::process::ExitCode;
     arg_required_else_help = true
 )]
 pub(crate) struct Cli {
-    // Open: `main` reads it, and clap alone writes it.
     #[command(subcommand)]
-    pub(crate) command: Command,
+    command: Command,
+}
+impl Cli {
+    pub(crate) fn command(&self) -> &Command {
+        &self.command
+    }
 }
 
 #[derive(Subcommand, Debug)]

@@ -72,7 +72,9 @@ fn a_file_system_whose_directory_was_removed_is_down_although_nobody_uses_it() {
     remove(&data);
     eventually("it has failed", || m.nacre(&["status"]).code == Some(4));
     let status = m.nacre(&["status"]).out;
-    assert!(status.contains(" down ") && status.contains(point), "{status}");
+    for word in [" down ", "files were removed from the store", point] {
+        assert!(status.contains(word), "{word} is not in {status}");
+    }
     let read = fs::read(mount.join("a")).unwrap_err();
     assert!(
         [Errno::NOTCONN, Errno::CONNABORTED].map(|e| Some(e.raw_os_error())).contains(&read.raw_os_error())

@@ -219,6 +219,7 @@ fn down(mut entry: ProcessEntry) -> Process {
         None => ("ended without a planned stop", String::new()),
     };
     let ended = format!("down: its process {how} (pid {})", entry.pid);
+    let why = format!("{ended}{why}");
     let left = |point: &PathBuf| {
         let point = output::name(point);
         format!(
@@ -226,8 +227,11 @@ fn down(mut entry: ProcessEntry) -> Process {
         )
     };
     let state = |name: &String| {
-        let reasons =
-            if is_target(name) { vec![format!("{ended}{why}")] } else { mounts.iter().map(left).collect() };
+        let mut reasons: Vec<String> =
+            if is_target(name) { Vec::new() } else { mounts.iter().map(left).collect() };
+        if reasons.is_empty() || why != ended {
+            reasons.insert(0, why.clone());
+        }
         Island::new(name, State::Down, reasons)
     };
     Process { state: entry.islands.iter().map(state).collect(), entry }

@@ -27,7 +27,7 @@ pub(crate) struct Cli {
     command: Command,
 }
 impl Cli {
-    pub(crate) fn command(&self) -> &Command {
+    pub(crate) fn chosen(&self) -> &Command {
         &self.command
     }
 }

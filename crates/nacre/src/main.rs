@@ -54,8 +54,8 @@ fn main() -> ExitCode {
             }
         },
     };
-    match cli::run(cli.command()) {
-        Ok(code) => match output::lost_output().filter(|_| !cli.command().is_serving()) {
+    match cli::run(cli.chosen()) {
+        Ok(code) => match output::lost_output().filter(|_| !cli.chosen().is_serving()) {
             None => code,
             Some(lost) => {
                 // A pipe that is closed early (`nacre status | head -1`) is no error to talk of.

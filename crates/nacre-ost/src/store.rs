@@ -356,11 +356,14 @@ impl Store {
     /// Waits for space that is being freed, and for that of log and tables. The caller has locked no range of an object, so
     /// the freeing is not blocked.
     async fn grow(&self, bytes: u64, deadline: Instant) -> Result<(), Errno> {
+        let mut has_given = false;
         loop {
             match self.room.grow(bytes).await {
-                Err(Errno::ENOSPC)
-                    if self.objects.wait_for_freed_space(deadline).await?
-                        || self.core.osd.give_back(deadline).await? => {}
+                Err(Errno::ENOSPC) if self.objects.wait_for_freed_space(deadline).await? => {}
+                // Objects may have been freed during this wait as well, and then a request to free them finds none.
+                Err(Errno::ENOSPC) if !core::mem::replace(&mut has_given, true) => {
+                    self.core.osd.give_back(deadline).await?;
+                }
                 other => return other,
             }
         }

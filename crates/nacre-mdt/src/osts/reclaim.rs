@@ -79,7 +79,7 @@ impl Mdt {
     async fn free_devices_of(&self, osts: &[Rc<Ost>]) -> bool {
         let until = self.core().ctx.now() + RECLAIM_TIMEOUT;
         let freed = self.free(&self.osts().on_devices_of(osts), until).await;
-        let freed = self.is_beside(osts).await && self.give_back_own(until).await || freed;
+        let freed = freed || self.is_beside(osts).await && self.give_back_own(until).await;
         let asked = osts.iter().filter(|ost| ost.peer.is_connected()).map(|ost| async move {
             let (promise, reply) = self.core().ctx.promise();
             let (osts, ost) = (self.osts().clone(), ost.clone());

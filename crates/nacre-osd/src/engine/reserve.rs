@@ -35,14 +35,13 @@ impl Osd {
     /// `NoSpace`, `Stopped`.
     pub async fn reserve(&self, credits: Credits) -> Result<Reservation, OsdError> {
         match self.try_reserve(credits).await {
-            Err(OsdError::NoSpace { .. }) if Box::pin(self.give_back_for_change()).await? => {
+            Err(OsdError::NoSpace { .. }) => {
+                // Others may have freed space during this wait, even if nothing was given back.
+                Box::pin(self.give_back(self.ctx().now() + GIVE_BACK_MAX)).await?;
                 self.try_reserve(credits).await
             }
             reserved => reserved,
         }
-    }
-    async fn give_back_for_change(&self) -> Result<bool, OsdError> {
-        self.give_back(self.ctx().now() + GIVE_BACK_MAX).await
     }
     async fn try_reserve(&self, credits: Credits) -> Result<Reservation, OsdError> {
         let row_bytes = u64::from(credits.row_bytes) + u64::from(credits.rows) * ROW_OVERHEAD;

@@ -282,8 +282,8 @@ impl Ost {
     async fn free_space(&self) -> Result<Reply, Errno> {
         let deadline = self.core.ctx.now() + FREE_TIMEOUT;
         let freed = self.store.objects().free_pending(deadline).await?;
-        // Destroyed objects are removed from log and tables, too.
-        let freed = self.core.osd.give_back_if_short(deadline).await? || freed;
+        // Log and tables are asked only when no object has space to give: a caller with a deadline of its own waits.
+        let freed = freed || self.core.osd.give_back_if_short(deadline).await?;
         Ok(Reply::of(&FreeSpaceReply { freed }))
     }
 

@@ -29,7 +29,7 @@ pub struct OsdConfig {
 }
 
 /// A log is not made smaller than this for the sake of a small device: its segments must hold the largest records.
-const LOG_BYTES_MIN: u64 = 4 << 20;
+const LOG_BYTES_MIN: u64 = 8 << 20;
 
 impl OsdConfig {
     /// The same with the bounds that a device of this size leaves.
@@ -62,7 +62,7 @@ mod tests {
     fn the_logs_of_several_targets_take_a_modest_part_of_their_device() {
         let log = |device_mib: u64| OsdConfig::default().on_device(device_mib << 20).log_bytes_max >> 20;
         let bounds = [64, 512, 4096, 8192, 1 << 20].map(log);
-        assert_eq!(bounds, [4, 16, 128, 256, 256]);
+        assert_eq!(bounds, [8, 16, 128, 256, 256]);
         let any = OsdConfig { log_part: 0, ..OsdConfig::default() };
         assert_eq!(any.on_device(1 << 20).log_bytes_max, 256 << 20);
     }

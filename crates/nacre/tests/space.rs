@@ -44,47 +44,6 @@ fn up_on_ext4(m: &Machine, mib: usize) -> (Running, PathBuf) {
     let args = ["up", mount.to_str().unwrap(), "--osts", "2", "--dir", data.to_str().unwrap()];
     (m.start(&args, "next: "), disk)
 }
-/// Makes files of so many bytes in a new directory until there is no room: how many.
-fn fill_with_files(dir: &Path, bytes: usize) -> usize {
-    fs::create_dir(dir).unwrap();
-    for n in 0..100_000 {
-        match fs::write(dir.join(n.to_string()), vec![7; bytes]) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => return n,
-            Err(error) => panic!("file {n}: {error}"),
-        }
-    }
-    panic!("there was no end of room");
-}
-
-#[test]
-fn as_many_small_files_fit_again_when_all_were_removed() {
-    let Some(m) = Machine::new() else { return };
-    let (up, disk) = up_on_ext4(&m, 500);
-    let mount = m.mount();
-    let new = avail_mib(&mount);
-    // Little room, so that the small files are few.
-    let mut room = File::create(mount.join("room")).unwrap();
-    assert_eq!(fill(&mut room, 8), 8);
-    let mut large = File::create(mount.join("large")).unwrap();
-    fill(&mut large, usize::MAX);
-    drop((room, large));
-    fill_with_files(&mount.join("rest"), 64 << 10);
-    fs::remove_file(mount.join("room")).unwrap();
-    let dir = mount.join("small");
-    let mut fitted = Vec::new();
-    for _ in 0..3 {
-        fitted.push(fill_with_files(&dir, 2000));
-        fs::remove_dir_all(&dir).unwrap();
-    }
-    let fewest = fitted.iter().min().unwrap();
-    assert!(fitted[0] > 500 && *fewest >= fitted[0] / 10 * 7, "{fitted:?}");
-    fs::remove_dir_all(mount.join("rest")).unwrap();
-    fs::remove_file(mount.join("large")).unwrap();
-    eventually("df shows the space", || avail_mib(&mount) >= new - new / 8);
-    up.stop();
-    run("umount", &[disk.to_str().unwrap()]);
-}
 
 #[test]
 fn removed_files_leave_their_space_to_both_osts_of_a_device_at_once() {

@@ -28,14 +28,17 @@ pub struct OsdConfig {
     pub bloom_prefixes: Vec<(Table, u8)>,
 }
 
-/// A log is not made smaller than this for the sake of a small device: its segments must hold the largest records.
-const LOG_BYTES_MIN: u64 = 8 << 20;
+/// A log is not made smaller than this for the sake of a small device, because its segments must hold the largest records: on
+/// devices of 64 MiB and less, and of 128 MiB and more.
+const LOG_BYTES_MIN: [u64; 2] = [4 << 20, 8 << 20];
 
 impl OsdConfig {
     /// The same with the bounds that a device of this size leaves.
     pub(crate) fn on_device(self, device_bytes: u64) -> Self {
         let Some(part) = device_bytes.checked_div(self.log_part) else { return self };
-        Self { log_bytes_max: self.log_bytes_max.min(part.max(LOG_BYTES_MIN)), ..self }
+        let [smallest, small] = LOG_BYTES_MIN;
+        let least = (device_bytes / 16).clamp(smallest, small);
+        Self { log_bytes_max: self.log_bytes_max.min(part.max(least)), ..self }
     }
 }
 impl Default for OsdConfig {
@@ -61,8 +64,8 @@ mod tests {
     #[test]
     fn the_logs_of_several_targets_take_a_modest_part_of_their_device() {
         let log = |device_mib: u64| OsdConfig::default().on_device(device_mib << 20).log_bytes_max >> 20;
-        let bounds = [64, 512, 4096, 8192, 1 << 20].map(log);
-        assert_eq!(bounds, [8, 16, 128, 256, 256]);
+        let bounds = [24, 64, 128, 512, 4096, 8192, 1 << 20].map(log);
+        assert_eq!(bounds, [4, 4, 8, 16, 128, 256, 256]);
         let any = OsdConfig { log_part: 0, ..OsdConfig::default() };
         assert_eq!(any.on_device(1 << 20).log_bytes_max, 256 << 20);
     }

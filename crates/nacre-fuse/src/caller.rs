@@ -67,25 +67,49 @@ fn groups_of_status(status: &str) -> Vec<u32> {
 /// The kernel's NGROUPS_MAX.
 const GROUPS_MAX: usize = 65_536;
 
-/// The process of a thread (0: unknown), and which of these files it has open, inherited and passed ones included;
-/// `None` where this process may not look. (`fdinfo` names inodes without a request to the file system, which may be
-/// this one. It does not name the mount, so a file that is open through another mount of the same file system counts
-/// too.)
-pub(crate) fn files_of(pid: u32, files: &[Fid]) -> (u32, Option<Vec<Fid>>) {
+/// What `/proc` says about the caller of a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// The process of the thread; 0: unknown.
+    process: u32,
+    /// The requested files that it has open, inherited and passed ones included. `None`: this process may not look.
+    open: Option<Vec<Fid>>,
+    /// Its supplementary groups.
+    groups: Vec<u32>,
+}
+impl Look {
+    pub(crate) fn new(process: u32, open: Option<Vec<Fid>>, groups: Vec<u32>) -> Self {
+        Self { process, open, groups }
+    }
+    pub(crate) fn process(&self) -> u32 {
+        self.process
+    }
+    pub(crate) fn open(&self) -> Option<&[Fid]> {
+        self.open.as_deref()
+    }
+    pub(crate) fn into_groups(self) -> Vec<u32> {
+        self.groups
+    }
+}
+/// Examines a thread, and which of these files its process has open. (`fdinfo` names inodes without a request to the file
+/// system, which may be this one. It does not name the mount, so a file that is open through another mount of the same file
+/// system counts too.)
+pub(crate) fn look(pid: u32, files: &[Fid]) -> Look {
     if pid == 0 {
-        return (0, None);
+        return Look::new(0, None, Vec::new());
     }
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let process = number_after(&status, "Tgid:").and_then(|n| u32::try_from(n).ok()).unwrap_or(pid);
     // A caller whose groups are needed is asked for no files: its descriptors, a file of `/proc` each, are not read.
-    if files.is_empty() {
-        return (process, Some(Vec::new()));
-    }
-    let Ok(infos) = std::fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return (process, None) };
+    let open = if files.is_empty() { Some(Vec::new()) } else { files_of(pid, files) };
+    Look::new(process, open, groups_of_status(&status))
+}
+fn files_of(pid: u32, files: &[Fid]) -> Option<Vec<Fid>> {
+    let infos = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()?;
     let inode = |info: std::fs::DirEntry| number_after(&std::fs::read_to_string(info.path()).ok()?, "ino:");
     // A descriptor may be closed while this is read.
     let inodes: BTreeSet<u64> = infos.flatten().filter_map(inode).collect();
-    (process, Some(files.iter().copied().filter(|fid| inodes.contains(&fid.ino())).collect()))
+    Some(files.iter().copied().filter(|fid| inodes.contains(&fid.ino())).collect())
 }
 
 /// The decimal number in the line that begins with `name`.
@@ -190,16 +214,20 @@ mod tests {
         let there = Fid::from_ino(file.metadata().unwrap().ino());
         let absent = Fid::from_ino(u64::MAX - 7);
         let me = std::process::id();
-        assert_eq!(files_of(me, &[absent, there]), (me, Some(vec![there])));
-        let look = || {
+        let found = |pid| {
+            let Look { process, open, .. } = look(pid, &[absent, there]);
+            (process, open)
+        };
+        assert_eq!(found(me), (me, Some(vec![there])));
+        let from_thread = || {
             let tid = std::fs::read_link("/proc/thread-self").unwrap();
             let tid = tid.file_name().unwrap().to_str().unwrap().parse().unwrap();
             assert_ne!(tid, me);
-            files_of(tid, &[there])
+            found(tid)
         };
-        let of_thread = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
+        let of_thread = std::thread::scope(|scope| scope.spawn(from_thread).join().unwrap());
         assert_eq!(of_thread, (me, Some(vec![there])), "a thread is its process");
-        assert_eq!(files_of(0, &[there]), (0, None));
+        assert_eq!(found(0), (0, None));
         assert_eq!(number_after("Name:\tTgid:\nTgid:\t12\n", "Tgid:"), Some(12));
     }
 

@@ -377,6 +377,7 @@ fn poll_catching(
 mod tests {
     use super::*;
     use crate::abi::{self, Field, InterruptIn};
+    use crate::caller::Look;
     use crate::caller::Reason::{self, Asked, Ends};
     use crate::device::Channel;
     use crate::holders::Looked;
@@ -548,7 +549,7 @@ mod tests {
         {
             assert_eq!(world.visit(request(op::MKDIR, unique, &args), now), []);
             assert_eq!(world.asked.pop(), Some((unique, 77)));
-            world.door.event(Box::new(Looked::new(unique, 77, open, vec![])));
+            world.door.event(Box::new(Looked::new(unique, Look::new(77, open, vec![]))));
             let mut replies = world.visit(None, now);
             world.back();
             replies.extend(world.visit(None, now));
@@ -682,7 +683,7 @@ mod tests {
         let mut world = World::new();
         let mut replies = world.visit(request(opcode, 6, args), Duration::ZERO);
         for (unique, pid) in world.asked.split_off(0) {
-            world.door.event(Box::new(Looked::new(unique, pid, Some(vec![]), vec![])));
+            world.door.event(Box::new(Looked::new(unique, Look::new(pid, Some(vec![]), vec![]))));
             replies.extend(world.visit(None, Duration::ZERO));
         }
         world.back();

@@ -49,9 +49,8 @@ impl DoorSink for FuseSink {
                 }
             }
             Ok(FuseEffect::LookAtFiles { unique, pid, files }) => {
-                let (process, open) = caller::files_of(pid, &files);
-                let groups = caller::groups(pid);
-                island.deliver(Event::Door(Box::new(Looked::new(unique, process, open, groups))));
+                let look = caller::look(pid, &files);
+                island.deliver(Event::Door(Box::new(Looked::new(unique, look))));
             }
             Ok(FuseEffect::LookAtCall { unique, pid }) => {
                 let bytes = call::bytes(pid);

@@ -6,6 +6,7 @@
 //! one check in the client.
 
 use crate::abi::op;
+use crate::caller::Look;
 use crate::door::{Door, FuseEffect};
 use crate::ops::Ops;
 use crate::request::FuseRequest;
@@ -18,22 +19,17 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Looked {
     unique: u64,
-    /// 0: unknown.
-    process: u32,
-    /// The requested files that it has open. `None`: it cannot be examined.
-    open: Option<Vec<Fid>>,
-    /// Its supplementary groups.
-    groups: Vec<u32>,
+    look: Look,
 }
 impl Looked {
-    pub(crate) fn new(unique: u64, process: u32, open: Option<Vec<Fid>>, groups: Vec<u32>) -> Self {
-        Self { unique, process, open, groups }
+    pub(crate) fn new(unique: u64, look: Look) -> Self {
+        Self { unique, look }
     }
 }
 
 /// Requests whose callers are being examined.
 #[derive(Default)]
-pub(crate) struct Looks(RefCell<BTreeMap<u64, Promise<Looked>>>);
+pub(crate) struct Looks(RefCell<BTreeMap<u64, Promise<Look>>>);
 
 impl<O: Ops> Door<O> {
     /// Whether a request may begin before its caller is looked at.
@@ -50,7 +46,7 @@ impl<O: Ops> Door<O> {
             return Ok(());
         }
         let looked = self.look(request, files).await?;
-        self.ops.may_change(looked.process, looked.open.as_deref())
+        self.ops.may_change(looked.process(), looked.open())
     }
 
     /// A caller has opened a file: the new handle is not one of those that lost their locks.
@@ -58,17 +54,17 @@ impl<O: Ops> Door<O> {
         if self.ops.files_with_lost_locks().contains(&fid)
             && let Ok(looked) = self.look(request, Vec::new()).await
         {
-            self.ops.opened_by(handle, fid, looked.process);
+            self.ops.opened_by(handle, fid, looked.process());
         }
     }
 
     /// The caller of a request with its supplementary groups.
     pub(crate) async fn caller_in_groups(&self, request: &FuseRequest) -> Result<Caller, Errno> {
-        let Looked { groups, .. } = self.look(request, Vec::new()).await?;
+        let groups = self.look(request, Vec::new()).await?.into_groups();
         Ok(Caller { groups, ..request.caller(0) })
     }
 
-    async fn look(&self, request: &FuseRequest, files: Vec<Fid>) -> Result<Looked, Errno> {
+    async fn look(&self, request: &FuseRequest, files: Vec<Fid>) -> Result<Look, Errno> {
         let (unique, pid) = (request.unique(), request.header.pid);
         let (promise, looked) = self.ctx.promise();
         self.looks.0.borrow_mut().insert(unique, promise);
@@ -78,7 +74,7 @@ impl<O: Ops> Door<O> {
     pub(crate) fn looked(&self, looked: Looked) {
         let promise = self.looks.0.borrow_mut().remove(&looked.unique);
         if let Some(promise) = promise {
-            promise.fulfil(looked);
+            promise.fulfil(looked.look);
         }
     }
 }

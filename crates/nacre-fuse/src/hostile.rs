@@ -3,6 +3,7 @@
 //! Every request gets one reply, whatever its bytes; its handler never panics (the front end would return EIO).
 
 use crate::abi::{Field as _, InHeader, op};
+use crate::caller::Look;
 use crate::device::Channel;
 use crate::door::{Door, FuseEffect};
 use crate::holders::Looked;
@@ -73,7 +74,7 @@ fn take_in(data: &[u8]) {
         if let Effect::Door(item) = effect
             && let Some(FuseEffect::LookAtFiles { unique, .. }) = item.downcast_ref()
         {
-            door.event(Box::new(Looked::new(*unique, 0, None, Vec::new())));
+            door.event(Box::new(Looked::new(*unique, Look::new(0, None, Vec::new()))));
         }
     }
     visit(&mut logic, Instant(60_000_000_001), Timestamp::default(), Event::Timer);

@@ -139,17 +139,25 @@ impl FsStore {
 
     fn open_first(&self, file: FileId, make: bool) -> Result<Option<Open>, Errno> {
         let path = path(file);
-        let (fd, made) = match self.open_at(&path, OFlags::empty()) {
-            Ok(fd) => (fd, false),
-            Err(Errno::NOENT) if !make => return Ok(None),
-            Err(Errno::NOENT) => (self.open_at(&path, OFlags::CREATE)?, true),
-            Err(e) => return Err(e),
+        // Who writes to a file that is there has opened it before, to see how long it is. So the first write to a new one
+        // costs one look at its directory.
+        let made = match make {
+            true => match self.open_at(&path, OFlags::CREATE | OFlags::EXCL) {
+                Err(Errno::EXIST) => None,
+                made => Some(made?),
+            },
+            false => None,
         };
-        if made {
+        if let Some(fd) = made {
             self.dirs.changed(Place::of(file));
+            return Ok(Some(Open::new(fd, false)));
         }
+        let fd = match self.open_at(&path, OFlags::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            opened => opened?,
+        };
         let has_chunks = match file {
-            FileId::Blob(object) if !made => self.has_chunk_dir(object)?,
+            FileId::Blob(object) => self.has_chunk_dir(object)?,
             _ => false,
         };
         Ok(Some(Open::new(fd, has_chunks)))

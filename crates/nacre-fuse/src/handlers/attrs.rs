@@ -30,9 +30,12 @@ pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
     let args: abi::SetattrIn = request.args().take()?;
     let set = set_attr(&args, door.ctx.wall())?;
     let handle = (args.valid & fattr::FH != 0).then_some(OpenHandle(args.fh));
-    let caller = match set.kill_suidgid {
+    // The kernel asks to drop set-id bits with every chown(2). The groups of root decide nothing (see `ops::setattr` of the
+    // MDT), and their lookup takes as long as the change itself.
+    let caller = request.caller(0);
+    let caller = match set.kill_suidgid && caller.uid != 0 {
         true => door.caller_in_groups(&request).await?,
-        false => request.caller(0),
+        false => caller,
     };
     let entry = door.ops.setattr(request.fid()?, handle, set, caller).await?;
     // The kernel would take over the attributes also after an INVAL_INODE: they have no validity.

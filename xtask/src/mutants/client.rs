@@ -29,6 +29,24 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "who_is_cut_off_from_the_mdt_alone_changes_nothing_after_its_eviction",
     ),
     planted(
+        "an operation does not wait for handles of its file that end later",
+        "crates/nacre-client/src/files/late_releases.rs",
+        &[("if !fids.iter().any(|fid| self.has(*fid)) {", "if !fids.is_empty() {")],
+    )
+    .found_by("nacre-sim", "late_releases", "no_operation_can_tell_that_a_handle_ends_later"),
+    planted(
+        "a lock is returned before handles of its inode that end later",
+        "crates/nacre-client/src/files/closes.rs",
+        &[("self.late_releases().ended(self.ctx(), fids).await;", "")],
+    )
+    .found_by("nacre-sim", "late_releases", "no_operation_can_tell_that_a_handle_ends_later"),
+    planted(
+        "a handle with locks ends later",
+        "crates/nacre-client/src/files/late_releases.rs",
+        &[(" && !open.has_lock_owners();", ";")],
+    )
+    .found_by("nacre-sim", "late_releases", "a_lock_of_a_handle_ends_with_its_close"),
+    planted(
         "a revoke of SIZE leaves the pages trusted",
         "crates/nacre-client/src/cache/tables.rs",
         &[("if ended.intersects(InodeBits::SIZE) {", "if ended.intersects(InodeBits::LAYOUT) {")],

@@ -111,6 +111,7 @@ impl Mdt {
     }
     /// Before an own operation that could tell that handles of this inode are open at the MDT: returns when they are closed.
     pub(crate) async fn no_close_is_kept(&self, fid: Fid) {
+        self.late_releases().ended(self.ctx(), &[fid]).await;
         if self.kept_closes().has(fid) {
             self.send_kept_closes().await;
             self.kept_closes().executed(&[fid]).await;
@@ -118,6 +119,7 @@ impl Mdt {
     }
     /// The same for inodes of which locks are to be returned.
     pub(crate) async fn closed_before_return(self: &Rc<Self>, fids: &[Fid]) {
+        self.late_releases().ended(self.ctx(), fids).await;
         if !fids.iter().any(|fid| self.kept_closes().has(*fid)) {
             return;
         }

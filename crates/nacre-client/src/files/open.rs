@@ -103,6 +103,7 @@ impl Client {
             OpenHow { handle: self.new_handle(), flags: flags & (open_flags::ACCMODE | open_flags::APPEND) };
         let mdt = self.mdt_of(fid).await?;
         let is_reader = how.flags & open_flags::ACCMODE == 0;
+        mdt.late_releases().ended(&self.ctx, &[fid]).await;
         let reply = match if is_reader { mdt.openable(fid) } else { None } {
             Some(known) => {
                 mdt.late_opens().add(&self.opened(&known, how, flags, false));
@@ -154,6 +155,18 @@ impl Client {
     /// Last close: `flock_owner` drops that flock; whatever OFD locks the handle has go too.
     pub async fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Result<(), Failure> {
         let _timing = self.stats.time("close");
+        if flock_owner.is_none()
+            && let Ok(open) = self.files.handle(handle)
+            && self.release_later(&open)
+        {
+            open.file.long_append.end_of(handle);
+            return Ok(());
+        }
+        self.end_handle(handle, flock_owner).await
+    }
+
+    /// Ends a handle, here and at the MDT.
+    async fn end_handle(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Result<(), Failure> {
         let open = self.files.remove(handle).ok_or(Failure::EBADF)?;
         if open.is_cached() {
             self.mount.pages().closed(open.file.fid);
@@ -184,8 +197,8 @@ impl Client {
         self.close(&open).await
     }
 
-    async fn release_now(&self, handle: OpenHandle) {
-        if let Err(error) = self.release(handle, None).await {
+    pub(super) async fn release_now(&self, handle: OpenHandle) {
+        if let Err(error) = self.end_handle(handle, None).await {
             tracing::warn!(handle = handle.0, %error, "a handle could not be closed at the MDT");
         }
     }
@@ -316,7 +329,7 @@ impl Client {
         let handles: Vec<OpenHandle> = self.files.all().iter().map(|open| open.handle).collect();
         let mut failed = Vec::new();
         for handle in handles {
-            failed.extend(self.release(handle, None).await.err());
+            failed.extend(self.end_handle(handle, None).await.err());
         }
         if let Some(error) = failed.last() {
             tracing::warn!(handles = failed.len(), %error, "open files could not be closed at the MDT");

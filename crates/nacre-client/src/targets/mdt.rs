@@ -9,6 +9,7 @@ use crate::cache::tables::NameEffect;
 use crate::files::close_queue::CloseQueue;
 use crate::files::kept_closes::KeptCloses;
 use crate::files::late_opens::LateOpens;
+use crate::files::late_releases::LateReleases;
 use crate::locks::local_flocks::LocalFlocks;
 use crate::locks::pending::PendingFlocks;
 use crate::metadata::fid_pool::FidPool;
@@ -38,6 +39,8 @@ pub(crate) struct Mdt {
     kept_closes: KeptCloses,
     /// Opens that were made without a request and not yet reported to this MDT.
     late_opens: LateOpens,
+    /// Handles with dirty bytes that end later.
+    late_releases: LateReleases,
     local_flocks: LocalFlocks,
     /// Changes sent to this MDT so far.
     changes: Cell<u64>,
@@ -72,6 +75,7 @@ impl Mdt {
             closes: CloseQueue::default(),
             kept_closes: KeptCloses::new(ctx),
             late_opens: LateOpens::new(ctx),
+            late_releases: LateReleases::new(ctx),
             local_flocks: LocalFlocks::new(ctx),
             changes: Cell::new(0),
             evictions: Cell::new(0),
@@ -108,6 +112,9 @@ impl Mdt {
     pub(crate) fn late_opens(&self) -> &LateOpens {
         &self.late_opens
     }
+    pub(crate) fn late_releases(&self) -> &LateReleases {
+        &self.late_releases
+    }
     pub(crate) fn local_flocks(&self) -> &LocalFlocks {
         &self.local_flocks
     }
@@ -119,7 +126,7 @@ impl Mdt {
     }
     /// Whether no close waits to be sent, or for its reply in a batch.
     pub(crate) fn has_sent_closes(&self) -> bool {
-        self.closes.is_idle() && self.kept_closes.is_idle()
+        self.late_releases.is_idle() && self.closes.is_idle() && self.kept_closes.is_idle()
     }
     /// Whether no call waits: for leak checks at rest.
     pub(crate) fn is_idle(&self) -> bool {

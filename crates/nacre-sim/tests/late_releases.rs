@@ -6,7 +6,7 @@ mod support;
 use nacre_client::Client;
 use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Failure, Fid, OpenHandle, SetAttr};
+use nacre_types::{Failure, Fid, OpenHandle, SetAttr, Timestamp};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::rc::Rc;
 use support::{MDT, MS, OST, SEC, caller, cluster, create, read, run, wait, write, write_back};
@@ -96,6 +96,63 @@ fn a_handle_ends_after_a_while_by_itself() {
             assert_eq!(size(&mut c, mount, fid), Ok(BYTES as u64), "seed {seed}");
         }
         assert_eq!(sent(&mut c, second, "osc.", &["ldlm_glimpse"]), 0, "seed {seed}: the MDT knows the size");
+    }
+}
+
+#[test]
+fn files_that_are_read_for_the_first_time_share_requests() {
+    const FILES: u64 = 100;
+    for seed in 1..=4 {
+        let mut c = cluster(seed, 1, 2);
+        write_back(&mut c);
+        let [first, second] = [c.mounts[0], c.mounts[1]];
+        let stored = run(&mut c, first, async |client| {
+            let mut fids = Vec::new();
+            for number in 0..FILES {
+                fids.push(store(&client, &format!("f{number}")).await?);
+            }
+            Ok::<_, Failure>(fids)
+        });
+        let fids = stored.expect("stored");
+        c.world.run_for(SEC);
+        let before = sent(&mut c, first, "mdc.", &["mds_close", "mds_batch"]);
+        let of_reads = fids.clone();
+        let read = run(&mut c, first, async move |client| {
+            let mut times = Vec::new();
+            for fid in of_reads {
+                client.getattr(fid).await?;
+                let (_, handle) = client.open(fid, 0, caller()).await?;
+                client.read(handle, 0, 100).await?;
+                client.release(handle, None).await?;
+                times.push(client.getattr(fid).await?.attr.atime);
+            }
+            Ok::<_, Failure>(times)
+        });
+        let times = read.expect("read");
+        // A time that another mount sets after the close stays, however late the close is.
+        let (last, set) = (fids[FILES as usize - 1], Timestamp { sec: 5, nsec: 6 });
+        let touched = run(&mut c, second, async move |client| {
+            let set = SetAttr { atime: Some(set), ..SetAttr::default() };
+            client.setattr(last, set, caller()).await.map(drop)
+        });
+        assert_eq!(touched, Ok(()), "seed {seed}");
+        c.world.run_for(200 * MS);
+        let closes = sent(&mut c, first, "mdc.", &["mds_close", "mds_batch"]) - before;
+        assert!(closes <= FILES / 6, "seed {seed}: {closes} requests with closes");
+        assert_eq!(open_files(&mut c), "0", "seed {seed}");
+        for mount in [first, second] {
+            let of_all = fids.clone();
+            let seen = run(&mut c, mount, async move |client| {
+                let mut seen = Vec::new();
+                for fid in of_all {
+                    seen.push(client.getattr(fid).await?.attr.atime);
+                }
+                Ok::<_, Failure>(seen)
+            });
+            let seen = seen.expect("seen");
+            assert_eq!(seen[..seen.len() - 1], times[..times.len() - 1], "seed {seed}: those of the reads");
+            assert_eq!(seen.last(), Some(&set), "seed {seed}\n{}", c.world.trace(60));
+        }
     }
 }
 

@@ -36,14 +36,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "late_releases", "no_operation_can_tell_that_a_handle_ends_later"),
     planted(
         "a lock is returned before handles of its inode that end later",
-        "crates/nacre-client/src/files/closes.rs",
-        &[("self.late_releases().ended(self.ctx(), fids).await;", "")],
+        "crates/nacre-client/src/targets/lock_returns.rs",
+        &[("self.late_releases().ended(self.ctx(), &inodes).await;", "")],
     )
     .found_by("nacre-sim", "late_releases", "no_operation_can_tell_that_a_handle_ends_later"),
     planted(
         "a handle with locks ends later",
         "crates/nacre-client/src/files/late_releases.rs",
-        &[(" && !open.has_lock_owners();", ";")],
+        &[(" || open.has_lock_owners() {", " {")],
     )
     .found_by("nacre-sim", "late_releases", "a_lock_of_a_handle_ends_with_its_close"),
     planted(

@@ -1,5 +1,5 @@
 //! The return of locks to the MDT: first the kernel forgets the names and attributes that depend on them, then the
-//! opens and file locks made under them are reported, then the closes kept under them are sent, and then the locks are
+//! handles with late ends and the opens and file locks made under them are ended or reported, then the closes kept under them are sent, and then the locks are
 //! given back.
 //!
 //! One task per MDT does this in rounds. Locks that end during a round are returned by the next round, all together,
@@ -15,14 +15,14 @@ use nacre_types::{Fid, InodeBits};
 use nacre_wire::mdt::RevokeAck;
 
 /// The bits under which handles are opened and closed, and file locks taken, without a request.
-const OF_HANDLES: InodeBits = InodeBits::OPEN.with(InodeBits::SIZE).with(InodeBits::WRITE_BACK);
+pub(crate) const OF_HANDLES: InodeBits = InodeBits::OPEN.with(InodeBits::SIZE).with(InodeBits::WRITE_BACK);
 
 /// The pending work of the next round, in the order of the fields.
 #[derive(Default)]
 struct Due {
     /// Names and inodes that the kernel has to forget.
     stale: Vec<Stale>,
-    /// Inodes whose opens and file locks are to be reported, or kept closes sent, and the bits that have ended.
+    /// The bits that have ended: handles may have to end, opens and file locks to be reported, and kept closes to be sent.
     ended: Vec<(Fid, InodeBits)>,
     /// The MDT was restarted: all opens have to be reported, all closes sent, and then reported that no lock of an
     /// earlier start is used.
@@ -76,8 +76,7 @@ pub(crate) struct Returns {
 impl Returns {
     pub(crate) fn add(&self, stale: Vec<Stale>, acks: Vec<RevokeAck>, cancels: Vec<InodeCancel>) {
         let mut due = self.due.borrow_mut();
-        let cancelled = cancels.iter().filter(|cancel| cancel.bits.intersects(OF_HANDLES));
-        due.ended.extend(cancelled.map(|cancel| (cancel.fid, cancel.bits)));
+        due.ended.extend(cancels.iter().map(|cancel| (cancel.fid, cancel.bits)));
         due.stale.extend(stale);
         due.acks.extend(acks);
         due.cancels.extend(cancels);
@@ -91,9 +90,7 @@ impl Returns {
     }
     /// Bits of an inode are revoked.
     pub(super) fn add_revoked(&self, fid: Fid, bits: InodeBits) {
-        if bits.intersects(OF_HANDLES) {
-            self.due.borrow_mut().ended.push((fid, bits));
-        }
+        self.due.borrow_mut().ended.push((fid, bits));
     }
     #[cfg(test)]
     pub(super) fn take_stale(&self) -> Vec<Stale> {
@@ -125,6 +122,5 @@ impl Returns {
     }
 }
 
-/// Names and inodes that the kernel has to forget, inodes whose opens have to be reported or closes sent, with the bits that
-/// have ended, whether the MDT was restarted, and the locks to return.
+/// Names and inodes that the kernel has to forget, the bits of inodes that have ended, whether the MDT was restarted, and the locks to return.
 pub(crate) type DueReturns = (Vec<Stale>, Vec<(Fid, InodeBits)>, bool, Vec<RevokeAck>, Vec<InodeCancel>);

@@ -119,7 +119,6 @@ impl Mdt {
     }
     /// The same for inodes of which locks are to be returned.
     pub(crate) async fn closed_before_return(self: &Rc<Self>, fids: &[Fid]) {
-        self.late_releases().ended(self.ctx(), fids).await;
         if !fids.iter().any(|fid| self.kept_closes().has(*fid)) {
             return;
         }

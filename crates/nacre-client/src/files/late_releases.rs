@@ -1,12 +1,13 @@
-//! The ends of handles through which bytes were written that this mount still keeps: they are carried out later, several
-//! together.
+//! The ends of handles through which bytes were written that this mount still keeps, or with an access time to report: they
+//! are carried out later, several together.
 //!
 //! Reason: close(2) waits for neither the bytes nor the CLOSE of a file. With one file after the other, each costs a request
 //! with its bytes and one for its close; together they share a `WriteMany` and a batch.
 //!
-//! Rules: (1) Such a handle stays open, here and at the MDT, with its dirty bytes: as if its program closed it a moment later.
-//! So all that holds for an open file with dirty bytes holds for it (`data/write_back.rs`). Its file locks are not: a handle with
-//! lock owners ends at once. (2) It ends when there are many, and [`LATE_TIME`] after the first of them at the latest. (3) It
+//! Rules: (1) Such a handle stays open, here and as far as the MDT knows, with its dirty bytes: as if its program closed it a
+//! moment later. So all that holds for an open file holds for it (`data/write_back.rs`, `late_opens.rs`, `atime.rs`). Not for its
+//! file locks: a handle with lock owners ends at once. A reader's stays while this mount has a lock that another mount revokes
+//! before it changes the file or sets its times. (2) It ends when there are many, and [`LATE_TIME`] after the first of them at the latest. (3) It
 //! ends before any operation that could tell: before an own open, unlink, rename over, truncate or change of the layout, and
 //! before a bit of the inode's lock is returned. These wait for [`ENDED_TIMEOUT`] at most: an OST that does not reply must not
 //! block them, and a handle that is open for longer does no harm. (4) The unmount ends it like all others.
@@ -120,12 +121,20 @@ impl Client {
     /// Has a handle end later, if it may. Its program has closed it.
     pub(super) fn release_later(&self, open: &Open) -> bool {
         let fid = open.file.fid;
-        let is_plain =
-            open.is_writer() && !open.is_stale() && !open.is_reopening() && !open.has_lock_owners();
-        if !is_plain || !self.mount.dirty_files().has(fid) {
+        if open.is_stale() || open.is_reopening() || open.has_lock_owners() {
             return false;
         }
-        let Some(mdt) = self.mount.mdt_of(fid).filter(|mdt| mdt.may_write_back(fid)) else { return false };
+        let Some(mdt) = self.mount.mdt_of(fid) else { return false };
+        let is_worth_it = match open.is_writer() {
+            true => self.mount.dirty_files().has(fid) && mdt.may_write_back(fid),
+            false => {
+                let has_report = open.file.accessed.pending().is_some();
+                has_report && mdt.may_close_later(fid) && mdt.known_inode(fid).is_some()
+            }
+        };
+        if !is_worth_it {
+            return false;
+        }
         if mdt.late_releases().add(fid, open.handle) {
             self.ctx.spawn(self.me().end_late_handles(mdt));
         }

@@ -159,6 +159,10 @@ impl Client {
             && let Ok(open) = self.files.handle(handle)
             && self.release_later(&open)
         {
+            if open.is_cached() {
+                self.mount.pages().closed(open.file.fid);
+                open.set_cached(false);
+            }
             open.file.long_append.end_of(handle);
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! The task that returns locks of inodes to an MDT, in the order of `cache/returns.rs`.
 
 use crate::cache::kernel::Stale;
-use crate::cache::returns::AfterFlush;
+use crate::cache::returns::{AfterFlush, OF_HANDLES};
 use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -80,11 +80,14 @@ impl Mdt {
             if let Some(kernel) = kernel.filter(|_| !stale.is_empty()) {
                 kernel.forget(stale).await;
             }
+            let inodes: Vec<Fid> = ended.iter().map(|(fid, _)| *fid).collect();
+            // Before opens are reported: it ends some of them.
+            self.late_releases().ended(self.ctx(), &inodes).await;
             let opens: Vec<Fid> = with(InodeBits::OPEN, &ended).collect();
             self.report_opens(&opens).await;
             let locked: Vec<Fid> = with(InodeBits::WRITE_BACK, &ended).collect();
             self.report_flocks(&locked).await;
-            let closes: Vec<Fid> = ended.iter().map(|(fid, _)| *fid).collect();
+            let closes: Vec<Fid> = with(OF_HANDLES, &ended).collect();
             self.closed_before_return(&closes).await;
             if former_locks_ended {
                 self.report_all_opens().await;

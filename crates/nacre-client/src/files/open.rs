@@ -103,7 +103,10 @@ impl Client {
             OpenHow { handle: self.new_handle(), flags: flags & (open_flags::ACCMODE | open_flags::APPEND) };
         let mdt = self.mdt_of(fid).await?;
         let is_reader = how.flags & open_flags::ACCMODE == 0;
-        mdt.late_releases().ended(&self.ctx, &[fid]).await;
+        // A reader beside a writer could not use the kernel's page cache.
+        if self.files.used(fid).is_some_and(|file| file.has_writers()) {
+            mdt.late_releases().ended(&self.ctx, &[fid]).await;
+        }
         let reply = match if is_reader { mdt.openable(fid) } else { None } {
             Some(known) => {
                 mdt.late_opens().add(&self.opened(&known, how, flags, false));

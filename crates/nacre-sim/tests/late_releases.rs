@@ -207,6 +207,42 @@ fn no_operation_can_tell_that_a_handle_ends_later() {
     }
 }
 
+/// Also a write after somebody has set a time in the future, in which the own mount must not believe any more.
+#[test]
+fn all_mounts_agree_on_the_time_of_a_write_before_and_after_the_handle_ends() {
+    for seed in 1..=12 {
+        let (mut c, mounts, fid) = scene(seed);
+        let now = run(&mut c, mounts[0], async move |client| client.getattr(fid).await.map(|e| e.attr.mtime));
+        let now = now.expect("seen");
+        let set_by = mounts[(seed % 2) as usize];
+        let set = run(&mut c, set_by, async move |client| {
+            let mtime = Some(Timestamp { sec: now.sec + 100_000, nsec: 0 });
+            client.setattr(fid, SetAttr { mtime, ..SetAttr::default() }, caller()).await.map(drop)
+        });
+        set.expect("set");
+        let shown = run(&mut c, mounts[0], async move |client| {
+            let (_, handle) = client.open(fid, 2, caller()).await?;
+            client.getattr(fid).await?;
+            write(&client, handle, 0, vec![2; 100]).await?;
+            if seed % 3 == 0 {
+                client.getattr(fid).await?;
+            }
+            client.release(handle, None).await?;
+            client.getattr(fid).await.map(|entry| entry.attr)
+        });
+        let shown = shown.expect("written");
+        assert!(shown.mtime > now && shown.mtime.sec < now.sec + 1000, "seed {seed}: {:?}", shown.mtime);
+        for pause in [0, 200 * MS] {
+            c.world.run_for(pause);
+            for mount in [mounts[1], mounts[0]] {
+                let seen = run(&mut c, mount, async move |client| client.getattr(fid).await);
+                let seen = seen.expect("seen").attr;
+                assert_eq!((seen.mtime, seen.ctime), (shown.mtime, shown.ctime), "seed {seed}, {pause}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_lock_of_a_handle_ends_with_its_close() {
     for seed in 1..=4 {

@@ -117,9 +117,32 @@ fn a_truncate_is_the_latest_change_of_the_times() {
             assert_eq!((cut.mtime, cut.ctime), (seen.mtime, seen.ctime), "seed {seed}");
             let is_now = |time: Timestamp| time > before.mtime && time.sec < before.mtime.sec + 1000;
             assert!(is_now(cut.ctime), "seed {seed}: {:?}", cut.ctime);
-            assert!(is_now(cut.mtime) || cut.mtime.sec == sec, "seed {seed}: {:?}", cut.mtime);
-            assert!(sec != 1000 || is_now(cut.mtime), "seed {seed}: {:?}", cut.mtime);
+            assert!(is_now(cut.mtime), "seed {seed}: {:?}", cut.mtime);
             c.world.run_for(SEC);
+        }
+    }
+}
+
+/// As with open(2) and O_TRUNC: an object that is empty stays as it is.
+#[test]
+fn a_truncate_of_an_empty_file_changes_its_times() {
+    for seed in 1..=4 {
+        let (mut c, fid, handle) = scene(seed, 1 + (seed % 2) as i32);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let times = run(&mut c, first, async move |client| {
+            truncate(&client, (fid, handle), 0).await?;
+            client.release(handle, None).await?;
+            let before = stat(client.clone(), fid).await?;
+            let (_, handle) = client.open(fid, 2, caller()).await?;
+            let cut = truncate(&client, (fid, handle), 0).await?;
+            client.release(handle, None).await?;
+            Ok::<_, Failure>((before, cut, stat(client, fid).await?))
+        });
+        let (before, cut, after) = times.expect("truncated");
+        assert!(cut.mtime > before.mtime && cut.ctime > before.ctime, "seed {seed}: {before:?} {cut:?}");
+        let seen = run(&mut c, second, async move |client| stat(client, fid).await).expect("seen");
+        for attr in [after, seen] {
+            assert_eq!((attr.mtime, attr.ctime), (cut.mtime, cut.ctime), "seed {seed}");
         }
     }
 }

@@ -213,8 +213,9 @@ fn without_its_servers_a_mount_is_unmounted_and_its_process_gives_up() {
     fs::write(s.dir().join("f"), "acknowledged").unwrap();
     let file = s.open();
     let Second { m, up, address } = s;
-    up.kill();
     let dir = m.path("b");
+    m.good(&["sync", dir.to_str().unwrap()]);
+    up.kill();
     // Closing waits for nobody; the server hears of it later, or never.
     drop(file);
     let waiting = Command::new("cat").arg(dir.join("f")).spawn().unwrap();

@@ -47,6 +47,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "late_releases", "a_lock_of_a_handle_ends_with_its_close"),
     planted(
+        "a write does not replace a time in the future",
+        "crates/nacre-client/src/metadata/attr.rs",
+        &[("attr.mtime = objects.mtime;", "attr.mtime = attr.mtime.max(objects.mtime);")],
+    )
+    .found_by(
+        "nacre-sim",
+        "late_releases",
+        "all_mounts_agree_on_the_time_of_a_write_before_and_after_the_handle_ends",
+    ),
+    planted(
+        "a truncate of an empty file leaves its times",
+        "crates/nacre-client/src/metadata/truncate.rs",
+        &[("states.iter_mut().for_each(|state| state.mtime = state.mtime.max(mtime));", "let _ = &mut states;")],
+    )
+    .found_by("nacre-sim", "truncates", "a_truncate_of_an_empty_file_changes_its_times"),
+    planted(
         "a revoke of SIZE leaves the pages trusted",
         "crates/nacre-client/src/cache/tables.rs",
         &[("if ended.intersects(InodeBits::SIZE) {", "if ended.intersects(InodeBits::LAYOUT) {")],

@@ -32,7 +32,8 @@ impl ResolvedInode {
         attr.size = objects.size;
         attr.blocks = objects.blocks;
         if objects.mtime > reply.mtime_set_at {
-            attr.mtime = attr.mtime.max(objects.mtime);
+            // As the MDT does when it learns of the write: also if an earlier change has set a time in the future.
+            attr.mtime = objects.mtime;
             attr.ctime = attr.ctime.max(objects.mtime);
         }
         entry

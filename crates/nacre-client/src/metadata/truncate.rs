@@ -94,13 +94,15 @@ impl Client {
         let is_locked = component.stripes.len() > 1;
         let change = Change::through(open);
         let cut = || self.truncate_objects(change, file, &component, size, mtime, is_locked);
-        let (states, _locks) = match self.retry_lost_locks(|_| cut()).await {
+        let (mut states, _locks) = match self.retry_lost_locks(|_| cut()).await {
             Ok(done) => done,
             Err(error) => {
                 (0u32..).take(component.stripes.len()).for_each(|stripe| file.note_uncertain(stripe));
                 return Err(error);
             }
         };
+        // An empty object stays as it is, and yet the file was truncated now.
+        states.iter_mut().for_each(|state| state.mtime = state.mtime.max(mtime));
         file.note_truncated(&states);
         file.accessed.changed(mtime);
         Ok(Some(self.with_objects(&self.settled(reply), &component, &states)))

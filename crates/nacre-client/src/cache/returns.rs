@@ -1,6 +1,6 @@
-//! The return of locks to the MDT: first the kernel forgets the names and attributes that depend on them, then the
-//! handles with late ends and the opens and file locks made under them are ended or reported, then the closes kept under them are sent, and then the locks are
-//! given back.
+//! The return of locks to the MDT: first the kernel forgets the names and attributes that depend on them, then handles that
+//! end late do so, then the opens and file locks made under the locks are reported, then the closes kept under them are
+//! sent, and then the locks are given back.
 //!
 //! One task per MDT does this in rounds. Locks that end during a round are returned by the next round, all together,
 //! so a lock is never returned while the kernel still forgets what depends on it. After a restart of the MDT, the task
@@ -122,5 +122,6 @@ impl Returns {
     }
 }
 
-/// Names and inodes that the kernel has to forget, the bits of inodes that have ended, whether the MDT was restarted, and the locks to return.
+/// Names and inodes that the kernel has to forget, the bits of inodes that have ended, whether the MDT was restarted, and the
+/// locks to return.
 pub(crate) type DueReturns = (Vec<Stale>, Vec<(Fid, InodeBits)>, bool, Vec<RevokeAck>, Vec<InodeCancel>);

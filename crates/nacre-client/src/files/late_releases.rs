@@ -5,14 +5,16 @@
 //! with its bytes and one for its close; together they share a `WriteMany` and a batch.
 //!
 //! Rules: (1) Such a handle stays open, here and as far as the MDT knows, with its dirty bytes: as if its program closed it a
-//! moment later. So all that holds for an open file holds for it (`data/write_back.rs`, `late_opens.rs`, `atime.rs`). Not for its
-//! file locks: a handle with lock owners ends at once. A reader's stays while this mount has a lock that another mount revokes
-//! before it changes the file or sets its times. (2) It ends when there are many, and [`LATE_TIME`] after the first of them at the latest. (3) It
-//! ends before any operation that could tell: before an own open, unlink, rename over, truncate or change of the layout, and
-//! before a bit of the inode's lock is returned. These wait for [`ENDED_TIMEOUT`] at most: an OST that does not reply must not
-//! block them, and a handle that is open for longer does no harm. (4) The unmount ends it like all others.
+//! moment later. So all that holds for an open file holds for it (`data/write_back.rs`, `late_opens.rs`, `atime.rs`). File
+//! locks are the exception: a handle with lock owners ends at once. The handle of a reader stays only while this mount has a
+//! lock that another mount revokes before it changes the file or sets its times. (2) A handle ends when there are many, and
+//! [`LATE_TIME`] after the first of them at the latest. (3) It ends before any operation that could tell: before an own open
+//! beside a writer, unlink, rename over, truncate or change of the layout, and before a bit of the inode's lock is returned.
+//! These wait for [`ENDED_TIMEOUT`] at most: an OST that does not reply must not block them, and a handle that is open for
+//! longer does no harm. (4) The unmount ends it like all others.
 //!
-//! Bounded: by the bytes that a mount may keep, which need room for a piece of each file.
+//! Bounded: handles of writers by the bytes that a mount may keep, which need room for a piece of each file; all of them as
+//! releases are that wait for a target, each a task.
 
 use crate::client::Client;
 use crate::files::table::Open;

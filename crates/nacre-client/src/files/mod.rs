@@ -1,9 +1,8 @@
 //! Files in use: open handles, the state that this mount keeps per file, closes.
 //!
 //! `open` has opens and the end of handles, `late_opens` has the opens that the MDT does not know, `table` has the open
-//! handles, `state` the state per file; `closes` combines closes into batches, with `close_queue` and `kept_closes`; `late_releases` ends
-//! handles with dirty bytes later; `ranges` orders the
-//! operations of this mount on one file; `atime` keeps access times; `eviction` handles evictions, `lost` records the
+//! handles, `state` the state per file; `closes` combines closes into batches, with `close_queue` and `kept_closes`;
+//! `late_releases` ends handles later than their programs; `ranges` orders the operations of this mount on one file; `atime` keeps access times; `eviction` handles evictions, `lost` records the
 //! handles whose file locks an eviction released; `dirty_files` has bytes that were written and not sent, in `dirty_bytes`,
 //! and `write_queue` those that wait for their batch.
 

@@ -39,7 +39,7 @@ pub(crate) struct Mdt {
     kept_closes: KeptCloses,
     /// Opens that were made without a request and not yet reported to this MDT.
     late_opens: LateOpens,
-    /// Handles with dirty bytes that end later.
+    /// Handles that end later than their programs close them.
     late_releases: LateReleases,
     local_flocks: LocalFlocks,
     /// Changes sent to this MDT so far.

@@ -2,9 +2,10 @@
 //!
 //! `open` has opens and the end of handles, `late_opens` has the opens that the MDT does not know, `table` has the open
 //! handles, `state` the state per file; `closes` combines closes into batches, with `close_queue` and `kept_closes`;
-//! `late_releases` ends handles later than their programs; `ranges` orders the operations of this mount on one file; `atime` keeps access times; `eviction` handles evictions, `lost` records the
-//! handles whose file locks an eviction released; `dirty_files` has bytes that were written and not sent, in `dirty_bytes`,
-//! and `write_queue` those that wait for their batch.
+//! `late_releases` ends handles later than their programs; `ranges` orders the operations of this mount on one file; `atime`
+//! keeps access times; `eviction` handles evictions, `lost` records the handles whose file locks an eviction released;
+//! `dirty_files` has bytes that were written and not sent, in `dirty_bytes`, and `write_queue` those that wait for their
+//! batch.
 
 pub(crate) mod atime;
 pub(crate) mod close_queue;

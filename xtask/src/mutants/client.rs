@@ -42,7 +42,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "late_releases", "no_operation_can_tell_that_a_handle_ends_later"),
     planted(
         "a handle with locks ends later",
-        "crates/nacre-client/src/files/late_releases.rs",
+        "crates/nacre-client/src/files/open.rs",
         &[(" || open.has_lock_owners() {", " {")],
     )
     .found_by("nacre-sim", "late_releases", "a_lock_of_a_handle_ends_with_its_close"),

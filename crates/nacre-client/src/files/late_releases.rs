@@ -13,14 +13,12 @@
 //! These wait for [`ENDED_TIMEOUT`] at most: an OST that does not reply must not block them, and a handle that is open for
 //! longer does no harm. (4) The unmount ends it like all others.
 //!
+//! Not here: the decision whether a handle may end later, and its end (`open.rs`).
+//!
 //! Bounded: handles of writers by the bytes that a mount may keep, which need room for a piece of each file; all of them as
 //! releases are that wait for a target, each a task.
 
-use crate::client::Client;
-use crate::files::table::Open;
-use crate::targets::mdt::Mdt;
 use alloc::collections::BTreeMap;
-use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
@@ -62,7 +60,7 @@ impl LateReleases {
         self.by_fid.borrow().contains_key(&fid)
     }
     /// Adds a handle. True: it needs a task that ends it.
-    fn add(&self, fid: Fid, handle: OpenHandle) -> bool {
+    pub(super) fn add(&self, fid: Fid, handle: OpenHandle) -> bool {
         let mut waiting = self.waiting.borrow_mut();
         waiting.push((fid, handle));
         *self.by_fid.borrow_mut().entry(fid).or_default() += 1;
@@ -76,7 +74,7 @@ impl LateReleases {
         self.due.wake_all();
     }
     /// Waits until handles are to end, and takes them.
-    async fn take(&self, ctx: &Ctx) -> Vec<(Fid, OpenHandle)> {
+    pub(super) async fn take(&self, ctx: &Ctx) -> Vec<(Fid, OpenHandle)> {
         if !self.is_due.get() {
             let _due = ctx.timeout(ctx.now() + LATE_TIME, self.due.wait()).await;
         }
@@ -84,7 +82,7 @@ impl LateReleases {
         self.has_task.set(false);
         core::mem::take(&mut *self.waiting.borrow_mut())
     }
-    fn end(&self, fid: Fid) {
+    pub(super) fn end(&self, fid: Fid) {
         let mut by_fid = self.by_fid.borrow_mut();
         if let Some(count) = by_fid.get_mut(&fid) {
             *count -= 1;
@@ -116,43 +114,6 @@ impl LateReleases {
     pub(crate) async fn all_ended(&self, ctx: &Ctx) {
         let fids: Vec<Fid> = self.by_fid.borrow().keys().copied().collect();
         self.ended(ctx, &fids).await;
-    }
-}
-
-impl Client {
-    /// Has a handle end later, if it may. Its program has closed it.
-    pub(super) fn release_later(&self, open: &Open) -> bool {
-        let fid = open.file.fid;
-        if open.is_stale() || open.is_reopening() || open.has_lock_owners() {
-            return false;
-        }
-        let Some(mdt) = self.mount.mdt_of(fid) else { return false };
-        let is_worth_it = match open.is_writer() {
-            true => self.mount.dirty_files().has(fid) && mdt.may_write_back(fid),
-            false => {
-                let has_report = open.file.accessed.pending().is_some();
-                has_report && mdt.may_close_later(fid) && mdt.known_inode(fid).is_some()
-            }
-        };
-        if !is_worth_it {
-            return false;
-        }
-        if mdt.late_releases().add(fid, open.handle) {
-            self.ctx.spawn(self.me().end_late_handles(mdt));
-        }
-        true
-    }
-    async fn end_late_handles(self: Rc<Self>, mdt: Rc<Mdt>) {
-        for (fid, handle) in mdt.late_releases().take(&self.ctx).await {
-            let (client, mdt) = (self.clone(), mdt.clone());
-            self.ctx.spawn(async move {
-                // The unmount may have ended it.
-                if client.files.contains(handle) {
-                    client.release_now(handle).await;
-                }
-                mdt.late_releases().end(fid);
-            });
-        }
     }
 }
 

@@ -172,6 +172,41 @@ impl Client {
         self.end_handle(handle, flock_owner).await
     }
 
+    /// Has a handle end later, if it may. Its program has closed it.
+    fn release_later(&self, open: &Open) -> bool {
+        let fid = open.file.fid;
+        if open.is_stale() || open.is_reopening() || open.has_lock_owners() {
+            return false;
+        }
+        let Some(mdt) = self.mount.mdt_of(fid) else { return false };
+        let is_worth_it = match open.is_writer() {
+            true => self.mount.dirty_files().has(fid) && mdt.may_write_back(fid),
+            false => {
+                let has_report = open.file.accessed.pending().is_some();
+                has_report && mdt.may_close_later(fid) && mdt.known_inode(fid).is_some()
+            }
+        };
+        if !is_worth_it {
+            return false;
+        }
+        if mdt.late_releases().add(fid, open.handle) {
+            self.ctx.spawn(self.me().end_late_handles(mdt));
+        }
+        true
+    }
+    async fn end_late_handles(self: Rc<Self>, mdt: Rc<Mdt>) {
+        for (fid, handle) in mdt.late_releases().take(&self.ctx).await {
+            let (client, mdt) = (self.clone(), mdt.clone());
+            self.ctx.spawn(async move {
+                // The unmount may have ended it.
+                if client.files.contains(handle) {
+                    client.release_now(handle).await;
+                }
+                mdt.late_releases().end(fid);
+            });
+        }
+    }
+
     /// Ends a handle, here and at the MDT.
     async fn end_handle(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Result<(), Failure> {
         let open = self.files.remove(handle).ok_or(Failure::EBADF)?;
@@ -204,7 +239,7 @@ impl Client {
         self.close(&open).await
     }
 
-    pub(super) async fn release_now(&self, handle: OpenHandle) {
+    async fn release_now(&self, handle: OpenHandle) {
         if let Err(error) = self.end_handle(handle, None).await {
             tracing::warn!(handle = handle.0, %error, "a handle could not be closed at the MDT");
         }

@@ -34,7 +34,8 @@ pub(crate) async fn execute(core: &TargetCore, store: &Store) -> Result<(), Errn
     let known = executed.into_iter().filter(|log| given.iter().all(|kept| kept.log != *log));
     let mut logs: Vec<u64> = given.iter().map(|kept| kept.log).chain(known).collect();
     logs.truncate(LOGS_MAX);
-    let credits = Credits { rows: 1, row_bytes: 1024, object_bytes: 0, frees: false };
+    // A full device must not keep the target from starting: without it nobody could remove files.
+    let credits = Credits { rows: 1, row_bytes: 1024, object_bytes: 0, frees: true };
     let room = core.osd.reserve(credits).await?;
     let (transno, ()) = core.transact_local(&Pins::default(), room, |tx| {
         tx.put(table::TARGET, EXECUTED_KEY, logs.to_vec());

@@ -180,7 +180,10 @@ impl Client {
         }
         let Some(mdt) = self.mount.mdt_of(fid) else { return false };
         let is_worth_it = match open.is_writer() {
-            true => self.mount.dirty_files().has(fid) && mdt.may_write_back(fid),
+            true => {
+                let is_dirty = self.mount.dirty_files().has(fid) && mdt.may_write_back(fid);
+                is_dirty && self.has_ample_room(&open.file)
+            }
             false => {
                 let has_report = open.file.accessed.pending().is_some();
                 has_report && mdt.may_close_later(fid) && mdt.known_inode(fid).is_some()

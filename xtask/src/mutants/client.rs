@@ -43,7 +43,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a handle with locks ends later",
         "crates/nacre-client/src/files/open.rs",
-        &[(" || open.has_lock_owners() {", " {")],
+        &[(" || open.is_reopening() || open.has_lock_owners() {", " || open.is_reopening() {")],
     )
     .found_by("nacre-sim", "late_releases", "a_lock_of_a_handle_ends_with_its_close"),
     planted(

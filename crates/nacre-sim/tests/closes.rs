@@ -10,7 +10,7 @@ use nacre_sim::{JobId, NodeId};
 use nacre_target::Fault;
 use nacre_types::{Failure, Fid, OpenHandle, SetAttr};
 use std::rc::Rc;
-use support::{MDT, SEC, caller, cluster, create, run, wait as wait_for, write};
+use support::{MDT, SEC, caller, cluster, create, open_files, run, sent_to, wait as wait_for, write};
 
 const FILES: usize = 40;
 type Opened = Vec<(Fid, OpenHandle)>;
@@ -49,13 +49,7 @@ fn wait(c: &mut Cluster, job: JobId, what: &str) -> Closed {
 }
 /// Requests of a kind that a mount has sent to the MDT.
 fn sent(c: &mut Cluster, mount: NodeId, kind: &'static str) -> u64 {
-    let stats = run(c, mount, async |client| {
-        let stats =
-            client.params().into_iter().find(|p| p.name.starts_with("mdc.") && p.name.ends_with(".stats"));
-        stats.expect("a mount has it").value
-    });
-    let line = stats.lines().find(|line| line.split_whitespace().next() == Some(kind));
-    line.map_or(0, |line| line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number"))
+    sent_to(c, mount, "mdc.", kind)
 }
 /// Every close was made, once; another mount sees every size, and the MDT has nothing open any more.
 fn check(c: &mut Cluster, [first, second]: [NodeId; 2], opened: &Opened, closed: &Closed, what: &str) {
@@ -75,10 +69,6 @@ fn check(c: &mut Cluster, [first, second]: [NodeId; 2], opened: &Opened, closed:
     assert_eq!(sizes, Ok(written), "{what}\n{}", c.world.trace(80));
     assert_eq!(open_files(c), "0", "{what}\n{}", c.world.trace(80));
 }
-fn open_files(c: &mut Cluster) -> String {
-    c.params(|p| p.ends_with(".open_files")).pop().expect("the MDT has it").2
-}
-
 #[test]
 fn another_mount_sees_what_each_close_says() {
     for seed in 1..=8 {

@@ -9,17 +9,8 @@ use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Failure, Fid, LayoutTemplate, SetAttr};
 use std::rc::Rc;
-use support::{MDT, MS, SEC, caller, cluster, create, make, run, wait, write};
+use support::{MDT, MS, SEC, caller, cluster, create, make, of_mdt, open_files, run, sent_to, wait, write};
 
-/// The number that a target of a mount has in `stats`.
-fn sent_to(c: &mut Cluster, mount: NodeId, target: &'static str, kind: &'static str) -> u64 {
-    let stats = run(c, mount, async move |client| {
-        let is_wanted = |name: &str| name.starts_with(target) && name.ends_with(".stats");
-        client.params().into_iter().find(|p| is_wanted(&p.name)).expect("a mount has it").value
-    });
-    let line = stats.lines().find(|line| line.split_whitespace().next() == Some(kind));
-    line.map_or(0, |line| line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number"))
-}
 /// Requests with closes that a mount has sent: single ones, and batches.
 fn closes_sent(c: &mut Cluster, mount: NodeId) -> (u64, u64) {
     (sent_to(c, mount, "mdc.", "mds_close"), sent_to(c, mount, "mdc.", "mds_batch"))
@@ -27,12 +18,6 @@ fn closes_sent(c: &mut Cluster, mount: NodeId) -> (u64, u64) {
 /// Questions for the size of a file, to the MDT and to the OST.
 fn asked(c: &mut Cluster, mount: NodeId) -> (u64, u64) {
     (sent_to(c, mount, "mdc.", "mds_getattr"), sent_to(c, mount, "osc.", "ldlm_glimpse"))
-}
-fn of_mdt(c: &mut Cluster, param: &'static str) -> String {
-    c.params(|p| p.ends_with(param)).pop().expect("the MDT has it").2
-}
-fn open_files(c: &mut Cluster) -> String {
-    of_mdt(c, ".open_files")
 }
 /// Creates a file and closes it without a write.
 async fn touch(client: &Client, name: &str) -> Result<Fid, Failure> {

@@ -1,5 +1,5 @@
-//! Handles with freshly written bytes that end later, several together: they share their requests, and no mount sees that
-//! they are still open or that their bytes are not at the OSTs yet.
+//! Handles that end later than their programs close them, several together: they share their requests, and no mount sees that
+//! they are still open, or that their bytes are not at the OSTs yet.
 
 mod support;
 
@@ -9,7 +9,10 @@ use nacre_sim::cluster::Cluster;
 use nacre_types::{Failure, Fid, OpenHandle, SetAttr, Timestamp};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::rc::Rc;
-use support::{MDT, MS, OST, SEC, caller, cluster, create, read, run, wait, write, write_back};
+use support::{
+    MDT, MS, OST, SEC, caller, cluster, create, of_mdt, open_files, read, run, sent_to, wait, write,
+    write_back,
+};
 
 const BYTES: usize = 3901;
 
@@ -31,25 +34,25 @@ fn scene(seed: u64) -> (Cluster, [NodeId; 2], Fid) {
     assert_eq!(open_files(&mut c), "1", "seed {seed}: the handle ends later");
     (c, mounts, fid)
 }
-fn of_mdt(c: &mut Cluster, param: &'static str) -> String {
-    c.params(|p| p.ends_with(param)).pop().expect("the MDT has it").2
-}
-fn open_files(c: &mut Cluster) -> String {
-    of_mdt(c, ".open_files")
-}
-/// Requests of these kinds that a mount has sent to targets of a type.
-fn sent(c: &mut Cluster, mount: NodeId, target: &'static str, kinds: &'static [&str]) -> u64 {
-    let stats = run(c, mount, async move |client| {
-        let is_wanted = |name: &str| name.starts_with(target) && name.ends_with(".stats");
-        let all = client.params().into_iter().filter(|p| is_wanted(&p.name));
-        all.map(|p| p.value).collect::<Vec<_>>().join("\n")
+/// New files, stored by the first mount one after the other.
+fn many(c: &mut Cluster, files: u64) -> Vec<Fid> {
+    let first = c.mounts[0];
+    let stored = run(c, first, async move |client| {
+        let mut fids = Vec::new();
+        for number in 0..files {
+            fids.push(store(&client, &format!("f{number}")).await?);
+        }
+        Ok::<_, Failure>(fids)
     });
-    let count = |line: &str| {
-        let mut words = line.split_whitespace();
-        let is_wanted = words.next().is_some_and(|word| kinds.contains(&word));
-        is_wanted.then(|| words.next().and_then(|n| n.parse::<u64>().ok()).expect("a number"))
-    };
-    stats.lines().filter_map(count).sum()
+    stored.expect("stored")
+}
+/// Requests with bytes that a mount has sent.
+fn writes_sent(c: &mut Cluster, mount: NodeId) -> u64 {
+    sent_to(c, mount, "osc.", "ost_write") + sent_to(c, mount, "osc.", "ost_write_many")
+}
+/// Requests with closes that a mount has sent.
+fn closes_sent(c: &mut Cluster, mount: NodeId) -> u64 {
+    sent_to(c, mount, "mdc.", "mds_close") + sent_to(c, mount, "mdc.", "mds_batch")
 }
 fn size(c: &mut Cluster, mount: NodeId, fid: Fid) -> Result<u64, Failure> {
     run(c, mount, async move |client| client.getattr(fid).await.map(|entry| entry.attr.size))
@@ -62,21 +65,14 @@ fn files_that_are_written_one_after_the_other_share_requests() {
         let mut c = cluster(seed, 1, 2);
         write_back(&mut c);
         let [first, second] = [c.mounts[0], c.mounts[1]];
-        let stored = run(&mut c, first, async |client| {
-            let mut fids = Vec::new();
-            for number in 0..FILES {
-                fids.push(store(&client, &format!("f{number}")).await?);
-            }
-            Ok::<_, Failure>(fids)
-        });
-        let fids = stored.expect("stored");
+        let fids = many(&mut c, FILES);
         // At once, without a pause for the timer.
         for fid in [fids[0], fids[FILES as usize / 2], fids[FILES as usize - 1]] {
             assert_eq!(read(&mut c, second, fid), Ok(vec![1; BYTES]), "seed {seed}");
         }
         c.world.run_for(200 * MS);
-        let writes = sent(&mut c, first, "osc.", &["ost_write", "ost_write_many"]);
-        let closes = sent(&mut c, first, "mdc.", &["mds_close", "mds_batch"]);
+        let writes = writes_sent(&mut c, first);
+        let closes = closes_sent(&mut c, first);
         assert!(writes > 0 && writes <= FILES / 10, "seed {seed}: {writes} requests with bytes");
         assert!(closes > 0 && closes <= FILES / 6, "seed {seed}: {closes} requests with closes");
         assert_eq!(open_files(&mut c), "3", "seed {seed}: those of the second mount");
@@ -95,7 +91,7 @@ fn a_handle_ends_after_a_while_by_itself() {
         for mount in [first, second] {
             assert_eq!(size(&mut c, mount, fid), Ok(BYTES as u64), "seed {seed}");
         }
-        assert_eq!(sent(&mut c, second, "osc.", &["ldlm_glimpse"]), 0, "seed {seed}: the MDT knows the size");
+        assert_eq!(sent_to(&mut c, second, "osc.", "ldlm_glimpse"), 0, "seed {seed}: the MDT knows the size");
     }
 }
 
@@ -106,16 +102,9 @@ fn files_that_are_read_for_the_first_time_share_requests() {
         let mut c = cluster(seed, 1, 2);
         write_back(&mut c);
         let [first, second] = [c.mounts[0], c.mounts[1]];
-        let stored = run(&mut c, first, async |client| {
-            let mut fids = Vec::new();
-            for number in 0..FILES {
-                fids.push(store(&client, &format!("f{number}")).await?);
-            }
-            Ok::<_, Failure>(fids)
-        });
-        let fids = stored.expect("stored");
+        let fids = many(&mut c, FILES);
         c.world.run_for(SEC);
-        let before = sent(&mut c, first, "mdc.", &["mds_close", "mds_batch"]);
+        let before = closes_sent(&mut c, first);
         let of_reads = fids.clone();
         let read = run(&mut c, first, async move |client| {
             let mut times = Vec::new();
@@ -137,7 +126,7 @@ fn files_that_are_read_for_the_first_time_share_requests() {
         });
         assert_eq!(touched, Ok(()), "seed {seed}");
         c.world.run_for(200 * MS);
-        let closes = sent(&mut c, first, "mdc.", &["mds_close", "mds_batch"]) - before;
+        let closes = closes_sent(&mut c, first) - before;
         assert!(closes <= FILES / 6, "seed {seed}: {closes} requests with closes");
         assert_eq!(open_files(&mut c), "0", "seed {seed}");
         for mount in [first, second] {
@@ -207,7 +196,7 @@ fn no_operation_can_tell_that_a_handle_ends_later() {
     }
 }
 
-/// Also a write after somebody has set a time in the future, in which the own mount must not believe any more.
+/// Also of a write after somebody has set a time in the future, which the write replaces.
 #[test]
 fn all_mounts_agree_on_the_time_of_a_write_before_and_after_the_handle_ends() {
     for seed in 1..=12 {
@@ -283,11 +272,9 @@ fn an_ost_that_is_away_stops_no_removal_and_no_open() {
         assert_eq!(done, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));
         c.world.start(ost);
         c.world.run_for(5 * SEC);
-        if seed % 2 == 1 {
-            assert_eq!(read(&mut c, first, fid), Ok(vec![1; BYTES]), "seed {seed}");
-        }
-        if seed % 2 == 0 {
-            assert_eq!(open_files(&mut c), "0", "seed {seed}");
+        match seed % 2 {
+            0 => assert_eq!(open_files(&mut c), "0", "seed {seed}"),
+            _ => assert_eq!(read(&mut c, first, fid), Ok(vec![1; BYTES]), "seed {seed}"),
         }
     }
 }

@@ -8,7 +8,7 @@ use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Failure, Fid, OpenHandle};
 use std::rc::Rc;
-use support::{DIR, MDT, MS, SEC, caller, cluster, create, make, run, wait, write};
+use support::{DIR, MDT, MS, SEC, caller, cluster, create, make, open_files, run, sent_to, wait, write};
 
 const BYTES: usize = 5000;
 
@@ -16,24 +16,12 @@ const BYTES: usize = 5000;
 fn sent(c: &mut Cluster, mount: NodeId, kind: &'static str) -> u64 {
     sent_to(c, mount, "mdc.", kind)
 }
-fn sent_to(c: &mut Cluster, mount: NodeId, target: &'static str, kind: &'static str) -> u64 {
-    let stats = run(c, mount, async move |client| {
-        let stats =
-            client.params().into_iter().find(|p| p.name.starts_with(target) && p.name.ends_with(".stats"));
-        stats.expect("a mount has it").value
-    });
-    let line = stats.lines().find(|line| line.split_whitespace().next() == Some(kind));
-    line.map_or(0, |line| line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number"))
-}
 /// Reads and questions for sizes that a mount has sent to OSTs.
 fn osts_asked(c: &mut Cluster, mount: NodeId) -> u64 {
     sent_to(c, mount, "osc.", "ost_read") + sent_to(c, mount, "osc.", "ldlm_glimpse")
 }
 fn all_opens(c: &mut Cluster, mount: NodeId) -> u64 {
     sent(c, mount, "mds_reint_open") + sent(c, mount, "mds_report_opens")
-}
-fn open_files(c: &mut Cluster) -> String {
-    c.params(|p| p.ends_with(".open_files")).pop().expect("the MDT has it").2
 }
 async fn open(client: &Client, fid: Fid) -> Result<OpenHandle, Failure> {
     client.open(fid, 0, caller()).await.map(|(_, handle)| handle)

@@ -11,23 +11,15 @@ use nacre_target::Fault;
 use nacre_testkit::{Fault as StoreFault, FaultOp};
 use nacre_types::{Failure, Fid, LayoutTemplate, OpenHandle};
 use std::rc::Rc;
-use support::{FILE, MS, OST, SEC, caller, cluster, new, run, wait, write, write_back};
+use support::{FILE, MS, OST, SEC, caller, cluster, new, run, sent_to, wait, write, write_back};
 
 /// Pieces of a file, and what lies between the first bytes of two.
 const PIECES: u64 = 300;
 const DISTANCE: u64 = 10_000;
 
-/// The number that the OSTs of a mount have in `stats`.
+/// Requests of a kind that a mount has sent to OSTs.
 fn sent(c: &mut Cluster, mount: NodeId, kind: &'static str) -> u64 {
-    run(c, mount, async move |client: Rc<Client>| {
-        let params = client.params().into_iter();
-        let of_osts = params.filter(|p| p.name.starts_with("osc.") && p.name.ends_with(".stats"));
-        let number = |text: String| {
-            let line = text.lines().find(|line| line.split_whitespace().next() == Some(kind))?.to_string();
-            line.split_whitespace().nth(1)?.parse::<u64>().ok()
-        };
-        of_osts.filter_map(|p| number(p.value)).sum()
-    })
+    sent_to(c, mount, "osc.", kind)
 }
 /// The grant of a mount from the only OST, as the mount counts it.
 fn granted(c: &mut Cluster, mount: NodeId) -> String {

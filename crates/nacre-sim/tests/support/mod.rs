@@ -111,3 +111,27 @@ pub(crate) fn read(c: &mut Cluster, mount: NodeId, fid: Fid) -> Result<Vec<u8>, 
         Ok(client.read(handle, 0, 2 << 20).await?.concat())
     })
 }
+
+/// Requests of a kind that a mount has sent to all targets of a type (`mdc.`, `osc.`).
+pub(crate) fn sent_to(c: &mut Cluster, mount: NodeId, targets: &'static str, kind: &'static str) -> u64 {
+    run(c, mount, async move |client| {
+        let params = client.params().into_iter();
+        let stats: Vec<String> = params
+            .filter(|p| p.name.starts_with(targets) && p.name.ends_with(".stats"))
+            .map(|p| p.value)
+            .collect();
+        assert!(!stats.is_empty(), "a mount has them");
+        let lines = stats.iter().flat_map(|text| text.lines());
+        let words = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let counts = words.filter(|words| words.first() == Some(&kind));
+        counts.map(|words| words.get(1).and_then(|n| n.parse::<u64>().ok()).expect("a number")).sum()
+    })
+}
+/// A parameter of the MDT, by the end of its name.
+pub(crate) fn of_mdt(c: &mut Cluster, param: &'static str) -> String {
+    c.params(|p| p.ends_with(param)).pop().expect("the MDT has it").2
+}
+/// Handles that are open to the MDT.
+pub(crate) fn open_files(c: &mut Cluster) -> String {
+    of_mdt(c, ".open_files")
+}

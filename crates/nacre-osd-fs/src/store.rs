@@ -139,18 +139,17 @@ impl FsStore {
 
     fn open_first(&self, file: FileId, make: bool) -> Result<Option<Open>, Errno> {
         let path = path(file);
-        // Who writes to a file that is there has opened it before, to see how long it is. So the first write to a new one
-        // costs one look at its directory.
-        let made = match make {
-            true => match self.open_at(&path, OFlags::CREATE | OFlags::EXCL) {
-                Err(Errno::EXIST) => None,
-                made => Some(made?),
-            },
-            false => None,
-        };
-        if let Some(fd) = made {
-            self.dirs.changed(Place::of(file));
-            return Ok(Some(Open::new(fd, false)));
+        if make {
+            // Most of those that are to be made are not there: a write looks at the length of a file that is, and so opens it
+            // first.
+            match self.open_at(&path, OFlags::CREATE | OFlags::EXCL) {
+                Err(Errno::EXIST) => {}
+                made => {
+                    let fd = made?;
+                    self.dirs.changed(Place::of(file));
+                    return Ok(Some(Open::new(fd, false)));
+                }
+            }
         }
         let fd = match self.open_at(&path, OFlags::empty()) {
             Err(Errno::NOENT) => return Ok(None),

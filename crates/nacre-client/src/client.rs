@@ -121,6 +121,7 @@ impl Client {
         let (done, closed) = self.ctx.promise();
         let client = self.me();
         self.ctx.spawn(async move {
+            client.late_handles_ended().await;
             client.close_all().await;
             client.send_kept_closes().await;
             client.all_replied().await;
@@ -190,6 +191,10 @@ impl Client {
         }
     }
 
+    /// Ends the handles that end later, and waits for a moment until it is done.
+    pub(crate) async fn late_handles_ended(&self) {
+        join_all(self.mount.mdts().iter().map(|mdt| mdt.late_releases().all_ended(&self.ctx))).await;
+    }
     /// Sends all closes that are kept, and waits for their replies.
     pub(crate) async fn send_kept_closes(&self) {
         join_all(self.mount.mdts().iter().map(|mdt| mdt.send_kept_closes())).await;

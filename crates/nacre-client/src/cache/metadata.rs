@@ -151,7 +151,7 @@ impl MetadataCache {
     pub(super) fn inode(&self, fid: Fid) -> Option<EntryReply> {
         self.tables().inode(fid)
     }
-    pub(super) fn has_inode(&self, fid: Fid) -> bool {
+    pub(crate) fn has_inode(&self, fid: Fid) -> bool {
         self.tables().has_inode(fid)
     }
     pub(super) fn openable(&self, fid: Fid) -> Option<EntryReply> {

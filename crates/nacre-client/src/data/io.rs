@@ -469,7 +469,7 @@ impl Client {
     /// Everything this mount has completed is durable when it returns (`nacre sync`).
     pub async fn sync_all(&self) -> Result<(), Failure> {
         self.root_mdt().await?;
-        join_all(self.mount.mdts().iter().map(|mdt| mdt.late_releases().all_ended(&self.ctx))).await;
+        self.late_handles_ended().await;
         self.flush_files().await;
         self.send_kept_closes().await;
         let mut targets = self.mount.osts();

@@ -58,9 +58,6 @@ fn needed_grant(len: u64) -> u64 {
     len + 3 * EXTENT_TAX // it may cut a piece into two
 }
 
-/// With less of a grant, an OST counts as almost full.
-const AMPLE_GRANT: u64 = 1 << 20;
-
 /// Size of a block in `ObjectState::blocks`, and of the blocks in which an OST allocates.
 const SECTOR_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 4096;
@@ -107,11 +104,6 @@ impl Client {
             }
         }
         true
-    }
-    /// Whether the OSTs of a file are far from full. If not, its bytes leave with its close: what an OST has granted is of no
-    /// use when others fill its device.
-    pub(crate) fn has_ample_room(&self, file: &FileState) -> bool {
-        self.osts_of(file).is_some_and(|osts| osts.iter().all(|ost| ost.granted_room() >= AMPLE_GRANT))
     }
     /// The OSTs of a file, if all are known.
     fn osts_of(&self, file: &FileState) -> Option<Vec<Rc<Target>>> {

@@ -109,7 +109,8 @@ impl Mdt {
             self.kept_closes().end(some);
         }
     }
-    /// Before an own operation that could tell that handles of this inode are open at the MDT: returns when they are closed.
+    /// Before an own operation that could tell that handles of this inode are open at the MDT: returns when they are closed,
+    /// or when a target has kept one that ends later from it for a while.
     pub(crate) async fn no_close_is_kept(&self, fid: Fid) {
         self.late_releases().ended(self.ctx(), &[fid]).await;
         if self.kept_closes().has(fid) {

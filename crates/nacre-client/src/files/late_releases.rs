@@ -15,8 +15,7 @@
 //!
 //! Not here: the decision whether a handle may end later, and its end (`open.rs`).
 //!
-//! Bounded: handles of writers by the bytes that a mount may keep, which need room for a piece of each file; all of them as
-//! releases are that wait for a target, each a task.
+//! Bounded: by [`LATE_MAX`], as targets that do not reply keep handles from ending.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -28,14 +27,17 @@ use nacre_wire::mdt::BATCH_MAX;
 
 /// No handle ends later than that because of this file.
 const LATE_TIME: Duration = Duration::from_millis(100);
+/// Handles of one MDT that end later; beyond that, they end at once.
+const LATE_MAX: usize = 4096;
 /// How long an operation waits for ends of handles of its inode.
 const ENDED_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The handles at one MDT that their programs have closed and that end later.
 pub(crate) struct LateReleases {
     waiting: RefCell<Vec<(Fid, OpenHandle)>>,
-    /// Handles by inode, both those that wait and those that are ending.
+    /// Handles by inode, both those that wait and those that are ending, and their number.
     by_fid: RefCell<BTreeMap<Fid, u32>>,
+    count: Cell<usize>,
     has_task: Cell<bool>,
     is_due: Cell<bool>,
     due: WaitList,
@@ -47,6 +49,7 @@ impl LateReleases {
         Self {
             waiting: RefCell::default(),
             by_fid: RefCell::default(),
+            count: Cell::new(0),
             has_task: Cell::new(false),
             is_due: Cell::new(false),
             due: ctx.wait_list(),
@@ -56,6 +59,9 @@ impl LateReleases {
     pub(crate) fn is_idle(&self) -> bool {
         self.by_fid.borrow().is_empty()
     }
+    pub(super) fn has_room(&self) -> bool {
+        self.count.get() < LATE_MAX
+    }
     fn has(&self, fid: Fid) -> bool {
         self.by_fid.borrow().contains_key(&fid)
     }
@@ -64,6 +70,7 @@ impl LateReleases {
         let mut waiting = self.waiting.borrow_mut();
         waiting.push((fid, handle));
         *self.by_fid.borrow_mut().entry(fid).or_default() += 1;
+        self.count.set(self.count.get() + 1);
         if waiting.len() >= BATCH_MAX {
             self.end_now();
         }
@@ -86,6 +93,7 @@ impl LateReleases {
         let mut by_fid = self.by_fid.borrow_mut();
         if let Some(count) = by_fid.get_mut(&fid) {
             *count -= 1;
+            self.count.set(self.count.get() - 1);
             if *count == 0 {
                 by_fid.remove(&fid);
             }
@@ -106,7 +114,7 @@ impl LateReleases {
         };
         if ctx.timeout(ctx.now() + ENDED_TIMEOUT, all).await.is_none() {
             tracing::debug!(
-                "an operation does not wait any longer for handles that their programs have closed"
+                "an operation goes on although closed handles of its inode have not ended: a target does not reply"
             );
         }
     }

@@ -178,15 +178,14 @@ impl Client {
         if open.is_stale() || open.is_reopening() || open.has_lock_owners() {
             return false;
         }
-        let Some(mdt) = self.mount.mdt_of(fid) else { return false };
+        let Some(mdt) = self.mount.mdt_of(fid).filter(|mdt| mdt.late_releases().has_room()) else {
+            return false;
+        };
         let is_worth_it = match open.is_writer() {
-            true => {
-                let is_dirty = self.mount.dirty_files().has(fid) && mdt.may_write_back(fid);
-                is_dirty && self.has_ample_room(&open.file)
-            }
+            true => self.mount.dirty_files().has(fid) && mdt.may_write_back(fid),
             false => {
                 let has_report = open.file.accessed.pending().is_some();
-                has_report && mdt.may_close_later(fid) && mdt.known_inode(fid).is_some()
+                has_report && mdt.may_close_later(fid) && mdt.cache().has_inode(fid)
             }
         };
         if !is_worth_it {

@@ -9,6 +9,7 @@ use crate::shell::{output, run as sh};
 use crate::system::binary;
 use anyhow::{Context as _, Result, bail, ensure};
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -139,6 +140,12 @@ fn content(i: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + i * 7) as u8).collect()
 }
 
+fn write(file: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
+    let mut handle = fs::File::create(file)?;
+    handle.write_all(bytes)?;
+    if sync { handle.sync_all() } else { Ok(()) }
+}
+
 fn one_order(network: &Network, nacre: &Path, order: &[usize; 5]) -> Result<()> {
     let mut cluster = Cluster::format(network, nacre)?;
     for &who in order {
@@ -211,7 +218,8 @@ fn eventually(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// The link of `host` is down for so many leases while both clients work: 60 files each, made and read again.
+/// The link of `host` is down for so many leases while both clients work: 60 files each, made and read again; synced
+/// if the cut is long enough for an eviction.
 fn link_down(cluster: &Cluster<'_>, who: usize, leases: f64, round: &str) -> Result<()> {
     let (network, host) = (cluster.network, HOSTS.get(who).context("no such host")?.0);
     let before = sockets(cluster)?;
@@ -222,8 +230,8 @@ fn link_down(cluster: &Cluster<'_>, who: usize, leases: f64, round: &str) -> Res
             fs::create_dir(&dir)?;
             for i in 0..60 {
                 let file = dir.join(format!("f{i}"));
-                // Only calls in flight at the eviction of the mount fail.
-                while let Err(error) = fs::write(&file, content(i, 5000)) {
+                // Only calls in flight at the eviction of the mount fail. It loses what was not synced.
+                while let Err(error) = write(&file, &content(i, 5000), leases > 1.0) {
                     ensure!(error.raw_os_error() == Some(5), "{}: {error}", file.display());
                     failed += 1;
                     ensure!(failed <= 20, "{}: fails for ever", file.display());

@@ -311,8 +311,8 @@ impl DirtyFiles {
                 self.left(runs.len(), lost);
                 let state = &file.open.borrow().file;
                 tracing::error!(fid = %state.fid, lost,
-                    "the MDT has evicted this mount while it kept bytes that the OSTs did not have: they are lost, and \
-                     fsync or close reports EIO");
+                    "the MDT has evicted this mount while it kept bytes that the OSTs did not have: they are lost. A \
+                     handle that is still open reports EIO at its next fsync or close");
                 state.write_failed(Failure::EIO);
                 self.sent(&file, charged);
             }

@@ -22,7 +22,7 @@ use support::{Cluster, DIR, O_RDWR, REG};
 const FILES: u32 = 500;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: nacre_rt::Allocator = nacre_rt::Allocator;
 
 /// A metadata target whose work is done where it can be counted.
 struct Counted(Box<dyn Logic>);

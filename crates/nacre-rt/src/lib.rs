@@ -5,11 +5,12 @@
 //! process, and only then polls the kernel again. No work on this path is handed to another thread, with two
 //! exceptions: operations that wait for a device (`io.rs`), and sockets that belong to another loop (`event_loop.rs`).
 //!
-//! Map: `entry.rs` the entry lock; `island.rs` a visit, its effects, the end of an island; `driver.rs` the queue
+//! Map: `allocator.rs` the memory of the process; `entry.rs` the entry lock; `island.rs` a visit, its effects, the end of an island; `driver.rs` the queue
 //! of a thread; `conn.rs` and `open.rs` connections; `socket.rs`, `progress.rs` and `listen.rs` those to other processes;
 //! `host.rs` what an island requests of its node; `io.rs` and `sync_thread.rs` store operations; `event_loop.rs` epoll, timers, sources; `server.rs` threads bound to a CPU; `node.rs` the
 //! front door.
 
+mod allocator;
 mod budget;
 mod clock;
 mod conn;
@@ -31,6 +32,7 @@ mod socket;
 mod stats;
 mod sync_thread;
 
+pub use allocator::Allocator;
 pub use clock::{now, random, wall};
 pub use cpu::bind;
 pub use idle_poll::IdlePoll;

@@ -25,7 +25,7 @@ use std::process::ExitCode;
 /// A mount and its servers keep millions of small rows: glibc's search for a free piece costs 12 % of a create in a
 /// file system of a million files.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: nacre_rt::Allocator = nacre_rt::Allocator;
 
 fn main() -> ExitCode {
     let mut args: Vec<_> = std::env::args_os().collect();

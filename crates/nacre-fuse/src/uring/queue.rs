@@ -329,7 +329,7 @@ impl Turns<'_> {
             _ => None,
         });
         let pass = gate.as_ref().map(|gate| gate.pass());
-        let mut written = Vec::new();
+        let (mut written, mut waits) = (Vec::new(), Vec::new());
         for post in posts {
             match post {
                 Post::Reply { slot, commit_id, mut head, bulk, terms } if self.holds(slot, commit_id) => {
@@ -339,12 +339,14 @@ impl Turns<'_> {
                     self.reply(slot, &head, &bulk)?;
                     written.extend(terms);
                 }
-                Post::Waits { slot, commit_id, pid } if self.holds(slot, commit_id) => {
-                    if caller::has_signal(pid) {
-                        self.interrupt(commit_id);
-                    }
-                }
-                Post::Reply { .. } | Post::Waits { .. } => {}
+                Post::Waits { slot, commit_id, pid } => waits.push((slot, commit_id, pid)),
+                Post::Reply { .. } => {}
+            }
+        }
+        // A lock that was granted at once has its reply by now, and its caller need not be examined.
+        for (slot, commit_id, pid) in waits {
+            if self.holds(slot, commit_id) && caller::has_signal(pid) {
+                self.interrupt(commit_id);
             }
         }
         if pass.is_some() {

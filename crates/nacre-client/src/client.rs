@@ -13,7 +13,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::time::Duration;
-use nacre_node::{Ctx, Event, StoreOp, join_all};
+use nacre_node::{Ctx, Event, LogLimiters, StoreOp, join_all};
 use nacre_types::{Errno, LockCookie, OpenHandle};
 
 /// An unmount waits that long for calls under way, and for each farewell.
@@ -35,6 +35,7 @@ pub struct Client {
     atime: Cell<AtimePolicy>,
     /// Last number given to a handle or a lock.
     last_number: Cell<u64>,
+    lines: LogLimiters,
     me: Weak<Client>,
 }
 
@@ -52,11 +53,17 @@ impl Client {
             locks: ExtentLocks::default(),
             stats: Stats::new(ctx),
             last_number: Cell::new(0),
+            lines: LogLimiters::default(),
             me: me.clone(),
         });
         ctx.spawn(client.clone().watch());
         ctx.spawn(client.clone().watch_version());
         client
+    }
+
+    /// Whether a line of a kind that programs can cause without end may be logged: how many were left out before it.
+    pub(crate) fn allows_line(&self, kind: &'static str) -> Option<u64> {
+        self.lines.allow(kind, self.ctx.now())
     }
 
     /// Handles an event of a connection; returns events that do not belong to this client.

@@ -28,6 +28,25 @@ fn fullness(used: u64, max: u64) -> f64 {
     used as f64 / max.max(1) as f64
 }
 
+/// Bytes that a change takes in memory at most.
+fn row_bytes(credits: &Credits) -> u64 {
+    u64::from(credits.row_bytes) + u64::from(credits.rows) * ROW_OVERHEAD
+}
+/// Bytes that a change takes on the device at most.
+fn needed_bytes(credits: &Credits) -> u64 {
+    row_bytes(credits) + credits.object_bytes
+}
+
+/// The room in memory and log for a change.
+enum RoomFor {
+    /// It has to wait until a segment can be made.
+    Nothing,
+    /// It has to wait for a flush.
+    NothingBeforeFlush,
+    /// `full`: the part of the bounds that is used with it.
+    Enough { full: f64 },
+}
+
 impl Osd {
     /// Waits for memory and log room, checks space on the device.
     ///
@@ -44,68 +63,81 @@ impl Osd {
         }
     }
     async fn try_reserve(&self, credits: Credits) -> Result<Reservation, OsdError> {
-        let row_bytes = u64::from(credits.row_bytes) + u64::from(credits.rows) * ROW_OVERHEAD;
-        let needed_bytes = row_bytes + credits.object_bytes;
         let mut slowed = false;
         loop {
-            self.check_running()?;
-            let promised = self.room().reserved_row_bytes();
-            let (memory, log, room, record, body_max, changed) = {
-                let state = self.state();
-                let bytes = state.mem.bytes();
-                let changed = bytes.active + bytes.frozen;
-                // Credits are an upper bound, mostly far above what is written.
-                let record = match self.room().is_tight() {
-                    true => row_bytes.min(state.log.ready_body() / 2),
-                    false => row_bytes,
-                };
-                let log_max = self.config().log_bytes_max.max(8 * state.log.segment_bytes());
-                (
-                    fullness(changed + row_bytes, self.config().dirty_bytes_max),
-                    fullness(state.log.bytes(), log_max),
-                    state.log.room(record).saturating_sub(promised),
-                    record,
-                    state.log.body_bytes_max(),
-                    changed > 0,
-                )
-            };
-            if credits.record_bytes() > body_max {
-                return Err(OsdError::NoSpace { needed_bytes });
-            }
-            let full = memory.max(log);
-            if full >= 0.5 {
-                self.background().wake_flusher();
-            }
-            // A change that frees space continues as long as it can: the log may still grow into the room of the ballast.
-            if self.room().is_device_full() && !credits.frees && (full >= 1.0 || room < record) {
-                return Err(OsdError::NoSpace { needed_bytes });
-            }
-            if self.room().is_tight() && room < record + NOTES_BYTES {
-                if self.room().is_stuck() && promised == 0 {
-                    return Err(OsdError::NoSpace { needed_bytes });
+            match self.room_for(&credits)? {
+                RoomFor::Nothing => {
+                    let deadline = self.ctx().now() + LOG_ROOM_INTERVAL;
+                    let _freed = self.ctx().timeout(deadline, self.room().change()).await;
                 }
-                self.log().wake_segment_maker();
-                let deadline = self.ctx().now() + LOG_ROOM_INTERVAL;
-                let _freed = self.ctx().timeout(deadline, self.room().change()).await;
-                continue;
+                RoomFor::NothingBeforeFlush => self.room().change().await,
+                RoomFor::Enough { full } if full > 0.5 && !slowed => {
+                    slowed = true;
+                    self.count(|s| s.slowed_writers += 1);
+                    // The delay grows with the square of the distance beyond half of the bound, so it is short at first.
+                    let way = (full - 0.5) * 2.0;
+                    self.ctx().sleep(SLOW_MAX.mul_f64(way * way)).await;
+                }
+                RoomFor::Enough { .. } => break,
             }
-            if full >= 1.0 && changed {
-                self.room().change().await;
-                continue;
-            }
-            if full > 0.5 && !slowed {
-                slowed = true;
-                self.count(|s| s.slowed_writers += 1);
-                // The delay grows with the square of the distance beyond half of the bound, so it is short at first.
-                let way = (full - 0.5) * 2.0;
-                self.ctx().sleep(SLOW_MAX.mul_f64(way * way)).await;
-                continue;
-            }
-            break;
         }
-        self.check_space(&credits, needed_bytes).await?;
+        self.check_space(&credits).await?;
         self.check_running()?;
-        Ok(self.room().reserve(credits, row_bytes))
+        Ok(self.room().reserve(credits, row_bytes(&credits)))
+    }
+    /// Like `reserve`, if there is room enough. `None`: the change has to wait for it, is slowed, or fails.
+    pub fn reserve_now(&self, credits: Credits) -> Option<Reservation> {
+        let room = matches!(self.room_for(&credits), Ok(RoomFor::Enough { full }) if full <= 0.5);
+        let fresh = self.room().is_space_fresh(self.ctx().now());
+        if !room || !fresh || self.free_bytes() < needed_bytes(&credits) {
+            return None;
+        }
+        self.room().take(credits.object_bytes);
+        Some(self.room().reserve(credits, row_bytes(&credits)))
+    }
+    /// Whether memory and log have room for a change now. Wakes the tasks that make room.
+    fn room_for(&self, credits: &Credits) -> Result<RoomFor, OsdError> {
+        self.check_running()?;
+        let (row_bytes, needed_bytes) = (row_bytes(credits), needed_bytes(credits));
+        let promised = self.room().reserved_row_bytes();
+        let (memory, log, room, record, body_max, changed) = {
+            let state = self.state();
+            let bytes = state.mem.bytes();
+            let changed = bytes.active + bytes.frozen;
+            // Credits are an upper bound, mostly far above what is written.
+            let record = match self.room().is_tight() {
+                true => row_bytes.min(state.log.ready_body() / 2),
+                false => row_bytes,
+            };
+            let log_max = self.config().log_bytes_max.max(8 * state.log.segment_bytes());
+            (
+                fullness(changed + row_bytes, self.config().dirty_bytes_max),
+                fullness(state.log.bytes(), log_max),
+                state.log.room(record).saturating_sub(promised),
+                record,
+                state.log.body_bytes_max(),
+                changed > 0,
+            )
+        };
+        if credits.record_bytes() > body_max {
+            return Err(OsdError::NoSpace { needed_bytes });
+        }
+        let full = memory.max(log);
+        if full >= 0.5 {
+            self.background().wake_flusher();
+        }
+        // A change that frees space continues as long as it can: the log may still grow into the room of the ballast.
+        if self.room().is_device_full() && !credits.frees && (full >= 1.0 || room < record) {
+            return Err(OsdError::NoSpace { needed_bytes });
+        }
+        if self.room().is_tight() && room < record + NOTES_BYTES {
+            if self.room().is_stuck() && promised == 0 {
+                return Err(OsdError::NoSpace { needed_bytes });
+            }
+            self.log().wake_segment_maker();
+            return Ok(RoomFor::Nothing);
+        }
+        Ok(if full >= 1.0 && changed { RoomFor::NothingBeforeFlush } else { RoomFor::Enough { full } })
     }
 
     /// Bytes that changes which free no space may still reserve.
@@ -118,8 +150,8 @@ impl Osd {
         let kept = bytes.active + bytes.frozen + 8 * state.log.segment_bytes() + ballast + state.runs.bytes();
         self.room().bytes_left().saturating_sub(kept)
     }
-    async fn check_space(&self, credits: &Credits, needed: u64) -> Result<(), OsdError> {
-        let now = self.ctx().now();
+    async fn check_space(&self, credits: &Credits) -> Result<(), OsdError> {
+        let (now, needed) = (self.ctx().now(), needed_bytes(credits));
         if !self.room().is_space_fresh(now) || (self.free_bytes() < needed && !credits.frees) {
             self.ask_space().await?;
         }

@@ -194,7 +194,7 @@ impl State {
     }
     /// The same for any key of `from..to`.
     fn below_range(&self, from: &[u8], to: &[u8]) -> bool {
-        self.mem.is_frozen() || self.runs.list().iter().any(|run| run.may_overlap(from, to))
+        self.mem.is_frozen() || self.runs.may_overlap(from, to)
     }
 
     pub(crate) fn save(&self) -> Save {

@@ -67,10 +67,6 @@ impl MergeCursor {
             .collect();
         Self { cursors, from: from.clone(), to: to.clone(), ahead, deleted }
     }
-    /// Whether no run can contain rows of the range.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.cursors.iter().all(|c| c.next_block == usize::MAX)
-    }
     /// Passes the next rows to `each`, in order, at most `limit`. Returns whether there may be more.
     pub(crate) async fn rows(
         &mut self,

@@ -54,6 +54,31 @@ impl Osd {
         }
         Ok(pins)
     }
+    /// Like `fetch_set`, if memory and filters know everything. `None`: runs have to be read.
+    ///
+    /// # Errors
+    /// `Stopped`.
+    pub fn fetch_now(
+        &self,
+        keys: &[Key],
+        ranges: &[(Key, Key)],
+        limit: u32,
+    ) -> Result<Option<Pins>, OsdError> {
+        let mut pins = Pins::default();
+        if !self.pin_known(keys.iter().cloned(), &mut pins)?.is_empty() {
+            return Ok(None);
+        }
+        for (from, to) in ranges {
+            let changes = self.state().mem.changes();
+            match self.walk_memory(from, to, limit as usize, &mut Walk::Keep) {
+                Some((rows, end)) if end == *to || rows == limit as usize => {
+                    pins.push_range(PinnedRange::new(from.clone(), end, (rows == 0).then_some(changes)));
+                }
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(pins))
+    }
     /// Like `fetch`, but adds to existing pins.
     ///
     /// # Errors
@@ -62,28 +87,30 @@ impl Osd {
         self.fetch_keys(keys.iter().map(|(table, key)| Key::new(*table, key)), pins).await
     }
     async fn fetch_keys(&self, keys: impl Iterator<Item = Key>, pins: &mut Pins) -> Result<(), OsdError> {
-        self.check_alive()?;
-        let mut cold = Vec::new();
-        {
-            let mut state = self.state_mut();
-            state.mem.evict_for(self.config().cache_bytes_max, 0);
-            let serial = state.mem.next_serial();
-            pins.hold(Ticket::new(state.mem.live(), serial));
-            for key in keys {
-                match self.known(&state, &key) {
-                    Known::Row(slot) => state.mem.touch(slot),
-                    Known::Absent => pins.push_absent(key),
-                    Known::Cold => cold.push(key),
-                }
-            }
-        }
-        for keys in cold.chunks(COLD_READS_MAX) {
+        for keys in self.pin_known(keys, pins)?.chunks(COLD_READS_MAX) {
             for result in Box::pin(join_all(keys.iter().map(|key| self.load(key)))).await {
                 result?;
             }
         }
-        pins.sort();
         Ok(())
+    }
+    /// Pins the rows that memory and filters know. Returns the keys that have to be read from runs; what is read is pinned.
+    fn pin_known(&self, keys: impl Iterator<Item = Key>, pins: &mut Pins) -> Result<Vec<Key>, OsdError> {
+        self.check_alive()?;
+        let mut cold = Vec::new();
+        let mut state = self.state_mut();
+        state.mem.evict_for(self.config().cache_bytes_max, 0);
+        let serial = state.mem.next_serial();
+        pins.hold(Ticket::new(state.mem.live(), serial));
+        for key in keys {
+            match self.known(&state, &key) {
+                Known::Row(slot) => state.mem.touch(slot),
+                Known::Absent => pins.push_absent(key),
+                Known::Cold => cold.push(key),
+            }
+        }
+        pins.sort();
+        Ok(cold)
     }
     fn known(&self, state: &crate::engine::state::State, key: &Key) -> Known {
         match state.mem.slot(key) {
@@ -172,19 +199,36 @@ impl Osd {
         self.check_alive()?;
         let key = Key::new(table, key);
         loop {
-            {
-                let mut state = self.state_mut();
-                match self.known(&state, &key) {
-                    Known::Row(slot) => {
-                        state.mem.touch(slot);
-                        return Ok(state.mem.row(slot).value_bytes().cloned());
-                    }
-                    Known::Absent => return Ok(None),
-                    Known::Cold => {}
-                }
+            if let Some(row) = self.known_row(&key, |row| row.cloned()) {
+                return Ok(row);
             }
             // This path is rare and its future is large: boxing it keeps the tasks of readers small.
             Box::pin(self.load(&key)).await?;
+        }
+    }
+    /// Passes a row to `read`, if memory and filters know it. `None`: runs have to be read. The store is in use meanwhile:
+    /// `read` only reads what it is given.
+    ///
+    /// # Errors
+    /// `Stopped`.
+    pub fn read_now<T>(
+        &self,
+        table: Table,
+        key: &[u8],
+        read: impl FnOnce(Option<&Bytes>) -> T,
+    ) -> Result<Option<T>, OsdError> {
+        self.check_alive()?;
+        Ok(self.known_row(&Key::new(table, key), read))
+    }
+    fn known_row<T>(&self, key: &Key, read: impl FnOnce(Option<&Bytes>) -> T) -> Option<T> {
+        let mut state = self.state_mut();
+        match self.known(&state, key) {
+            Known::Row(slot) => {
+                state.mem.touch(slot);
+                Some(read(state.mem.row(slot).value_bytes()))
+            }
+            Known::Absent => Some(read(None)),
+            Known::Cold => None,
         }
     }
     pub(crate) async fn scan_rows(
@@ -216,6 +260,28 @@ impl Osd {
         let (from, to) = (Key::new(table, from), Key::upper(table, to));
         self.walk(&from, &to, limit as usize, Walk::Pass(each)).await.map(drop)
     }
+    /// Like `each_row` for a few rows, if memory and filters know them, or if `pins` has them all. `false`: runs have to be
+    /// read, and some of the rows may have been passed.
+    ///
+    /// # Errors
+    /// `Stopped`.
+    pub fn each_row_now(
+        &self,
+        table: Table,
+        (from, to): (&[u8], &[u8]),
+        limit: u32,
+        pins: &Pins,
+        each: &mut dyn FnMut(&[u8], &Bytes),
+    ) -> Result<bool, OsdError> {
+        self.check_alive()?;
+        let (from, to) = (Key::new(table, from), Key::upper(table, to));
+        let (limit, mut walk) = (limit as usize, Walk::Pass(each));
+        let walked = match pins.range(&from, &to) {
+            Some(_) => Some(self.walk_slice(&from, &to, limit, Vec::new(), &mut walk)),
+            None => self.walk_memory(&from, &to, limit, &mut walk),
+        };
+        Ok(walked.is_some_and(|(rows, end)| end == to || rows == limit))
+    }
     pub(crate) fn scan_accounts(&self, from: &[u8], to: &[u8], limit: u32) -> Vec<(Bytes, Bytes)> {
         let state = self.state();
         let rows = state.accounts.iter().map(|(id, usage)| {
@@ -241,26 +307,29 @@ impl Osd {
         let mut at = from.clone();
         let mut left = limit;
         'lists: while at < *to && left > 0 {
+            if let Some((seen, next)) = self.walk_memory(&at, to, left, &mut walk) {
+                (left, at) = (left - seen, next);
+                if at < *to && left > 0 {
+                    self.slice_end().await;
+                }
+                continue;
+            }
             let (runs, generation) = {
                 let state = self.state();
                 (state.runs.list(), state.runs.generation())
             };
             let ahead = if left > 64 { ReadAhead::Bytes(SCAN_READ_BYTES) } else { ReadAhead::Cached };
             let mut cursor = MergeCursor::new(&runs, &at, to, ahead, Deleted::Drop);
-            let cold = !cursor.is_empty();
             while at < *to && left > 0 {
                 let mut rows = Vec::new();
-                let mut more = false;
-                if cold {
-                    let keep = |row: &BlockRows| {
-                        rows.extend(row.key().zip(row.value_bytes()).map(|(k, v)| (Key::from_raw(k), v)));
-                    };
-                    let read = Box::pin(cursor.rows(self, left.min(SLICE_ROWS), keep)).await;
-                    if self.state().runs.generation() != generation {
-                        continue 'lists;
-                    }
-                    more = read?;
+                let keep = |row: &BlockRows| {
+                    rows.extend(row.key().zip(row.value_bytes()).map(|(k, v)| (Key::from_raw(k), v)));
+                };
+                let read = Box::pin(cursor.rows(self, left.min(SLICE_ROWS), keep)).await;
+                if self.state().runs.generation() != generation {
+                    continue 'lists;
                 }
+                let more = read?;
                 let end = match rows.last() {
                     Some((key, _)) if more => key.successor(),
                     _ => to.clone(),
@@ -278,6 +347,11 @@ impl Osd {
             }
         }
         Ok((limit - left, at))
+    }
+    /// The first slice of a walk, if no run can hold rows of `from..to`.
+    fn walk_memory(&self, from: &Key, to: &Key, limit: usize, walk: &mut Walk<'_>) -> Option<(usize, Key)> {
+        let runs = self.state().runs.may_overlap(from.raw(), to.raw());
+        (!runs).then(|| self.walk_slice(from, to, limit, Vec::new(), walk))
     }
     /// Merges the rows in memory over those of runs in `from..end`. Returns the number of existing rows, and the end.
     fn walk_slice(

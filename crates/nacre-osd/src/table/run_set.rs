@@ -144,6 +144,10 @@ impl RunSet {
     pub(crate) fn may_hold(&self, raw: &[u8]) -> bool {
         self.list.iter().any(|r| r.block_for(raw).is_some())
     }
+    /// The same for any key of `from..to`.
+    pub(crate) fn may_overlap(&self, from: &[u8], to: &[u8]) -> bool {
+        self.list.iter().any(|run| run.may_overlap(from, to))
+    }
 
     pub(crate) fn cached(&self, run: u64, block: usize) -> Option<BlockRows> {
         self.cache.get(&(run, block)).map(|(rows, _)| rows.clone())

@@ -19,7 +19,7 @@ use nacre_wire::target::StatfsReply;
 /// Key and value of a row of the table `TARGET`.
 pub type StartRow = (&'static [u8], Vec<u8>);
 
-/// A kind of target. Handlers run as tasks of the island; many are under way at a time.
+/// A kind of target. Handlers that have to wait run as tasks of the island; many are under way at a time.
 pub trait Service: Sized + 'static {
     /// Every change is committed before its reply, so that no store can lose a change that a client relies on: after an
     /// unclean start there is nothing to replay, and all clients are served at once.
@@ -44,6 +44,13 @@ pub trait Service: Sized + 'static {
 
     /// Handles an admitted request that was not executed before.
     fn handle(self: Rc<Self>, request: Rc<Request>) -> impl Future<Output = Result<Reply, Failure>>;
+
+    /// Handles such a request at once, if that need not wait for anything: it saves the task. `None`: nothing was changed or
+    /// counted, and [`Service::handle`] gets the request.
+    fn handle_now(&self, request: &Request) -> Option<Result<Reply, Failure>> {
+        let _ = request;
+        None
+    }
 
     /// Reconstructs the reply of a request that was executed before, from its record and the present rows.
     fn reconstruct(

@@ -111,13 +111,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[
             ("    turn: Option<Turn<'a>>,\n", "    turn: Option<Turn<'a>>,\n    tracks: bool,\n"),
             (
-                "        let mut state = Attempts {\n            request,\n",
-                "        let tracks = request.is_some_and(|request| self.tracks_accesses(request));\n        let mut state = Attempts {\n            tracks,\n            request,\n",
+                "        let mut state = Attempts::new(request, hash, read_set, credits);\n",
+                "        let tracks = request.is_some_and(|request| self.tracks_accesses(request));\n        let mut state = Attempts::new(request, hash, read_set, credits);\n        state.tracks = tracks;\n",
             ),
             (
                 "        // Here and not before the waits: other clients may have connected meanwhile.\n        let tracks = request.is_some_and(|request| self.tracks_accesses(request));\n",
                 "",
             ),
+            (
+                "        let mut state = Attempts::new(Some(request), hash, read_set, credits);\n",
+                "        let mut state = Attempts::new(Some(request), hash, read_set, credits);\n        state.tracks = self.tracks_accesses(request);\n",
+            ),
+            ("Self { request, hash, read_set, credits, turn: None,", "Self { request, hash, read_set, credits, tracks: false, turn: None,"),
             ("let Attempts { request, hash, read_set, turn, .. } = state;", "let Attempts { request, hash, read_set, turn, tracks, .. } = state;\n        let tracks = *tracks;"),
         ],
     )

@@ -7,6 +7,9 @@ use nacre_osd::{Osd, OsdError, Pins, RowKey, Table};
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
 use nacre_types::{Fid, Name};
 
+/// More rows than a range of names has.
+const RANGE_ROWS: u32 = DISCRIMINATORS as u32 + 1;
+
 /// Keys and ranges to fetch, and the walks to make, before the next attempt.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct ReadSet {
@@ -57,9 +60,17 @@ impl ReadSet {
     }
     /// Reads everything in the set and pins it.
     pub(crate) async fn fetch(&mut self, osd: &Osd) -> Result<Pins, OsdError> {
+        self.remove_duplicates();
+        osd.fetch_set(&self.keys, &self.ranges, RANGE_ROWS).await
+    }
+    /// The same, if nothing has to be read for it.
+    pub(crate) fn fetch_now(&mut self, osd: &Osd) -> Option<Pins> {
+        self.remove_duplicates();
+        osd.fetch_now(&self.keys, &self.ranges, RANGE_ROWS).ok()?
+    }
+    fn remove_duplicates(&mut self) {
         self.ranges.sort_unstable();
         self.ranges.dedup();
-        osd.fetch_set(&self.keys, &self.ranges, DISCRIMINATORS as u32 + 1).await
     }
     #[cfg(test)]
     pub(crate) fn holds(&self, table: Table, key: &[u8]) -> bool {

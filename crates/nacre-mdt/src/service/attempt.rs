@@ -60,6 +60,12 @@ struct Attempts<'a> {
     waiting_for_reports: Option<Waiting<'a>>,
 }
 
+impl<'a> Attempts<'a> {
+    fn new(request: Option<&'a Request>, hash: HashKey, read_set: ReadSet, credits: Credits) -> Self {
+        Self { request, hash, read_set, credits, turn: None, waiting: None, waiting_for_reports: None }
+    }
+}
+
 impl Mdt {
     /// Executes an operation on behalf of a request.
     pub(crate) async fn execute<T>(
@@ -71,6 +77,34 @@ impl Mdt {
     ) -> Result<(Transno, T), Failure> {
         let attempt = self.single(Some(request), request.replayed_versions(), op);
         self.attempts(Some(request), FETCHES_MAX, read_set, credits, attempt).await
+    }
+    /// The same, if nothing has to be waited for. `None`: nothing was changed, and `execute` begins anew.
+    pub(crate) fn execute_now<T>(
+        &self,
+        request: &Request,
+        hash: HashKey,
+        read_set: ReadSet,
+        credits: Credits,
+        op: impl FnMut(&mut View<'_>) -> Step<T>,
+    ) -> Option<Result<(Transno, T), Failure>> {
+        let mut attempt = self.single(Some(request), request.replayed_versions(), op);
+        let mut state = Attempts::new(Some(request), hash, read_set, credits);
+        for _ in 0..FETCHES_MAX {
+            if !state.read_set.walks_mut().is_empty() {
+                return None;
+            }
+            let reservation = self.core().osd.reserve_now(state.credits)?;
+            let pins = state.read_set.fetch_now(&self.core().osd)?;
+            let mut output = Output::default();
+            match self.attempt_once(&mut state, &pins, reservation, &mut attempt, &mut output) {
+                Ok(done) => return Some(Ok(done)),
+                Err(Unchanged::Failed(failure)) => return Some(Err(failure)),
+                Err(Unchanged::Retry(RetryReason::MissingRows)) => {}
+                Err(Unchanged::Retry(RetryReason::NeedsCredits(needed))) => state.credits = needed,
+                Err(Unchanged::Retry(_)) => return None,
+            }
+        }
+        None
     }
     /// Executes a change of the target's own: there is no client whose protocol could handle an outcome.
     pub(crate) async fn execute_local<T>(
@@ -108,15 +142,7 @@ impl Mdt {
         mut attempt: impl FnMut(&mut Tx<'_>, &mut ReadSet, HashKey, &mut Output) -> Step<T>,
     ) -> Result<(Transno, T), Failure> {
         let hash = self.name_hash().wait().await;
-        let mut state = Attempts {
-            request,
-            hash,
-            read_set,
-            credits,
-            turn: None,
-            waiting: None,
-            waiting_for_reports: None,
-        };
+        let mut state = Attempts::new(request, hash, read_set, credits);
         let (mut fetches, mut freed) = (0, false);
         while fetches < fetches_max {
             let alone = self.walk(&mut state.read_set).await;

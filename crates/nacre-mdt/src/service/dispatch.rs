@@ -22,8 +22,9 @@ impl Mdt {
     async fn dispatch(self: &Rc<Self>, request: &Request) -> Result<Reply, Failure> {
         match request.opcode {
             // In boxes: otherwise the task of a request would be as large as the largest of them.
-            Opcode::Lookup => Ok(Box::pin(self.lookup(request, &request.args()?)).await?),
-            Opcode::Getattr => Ok(Box::pin(self.getattr(request, &request.args()?)).await?),
+            Opcode::Lookup => Box::pin(self.lookup(request, &request.args()?)).await,
+            Opcode::Getattr => Box::pin(self.getattr(request, &request.args()?)).await,
+            Opcode::Settle => Box::pin(self.getattr_settled(request, &request.args()?)).await,
             Opcode::Batch => Box::pin(self.batch(request)).await,
             Opcode::GrantSeq => {
                 let GrantSeq {} = request.args()?;
@@ -38,7 +39,6 @@ impl Mdt {
     /// Requests about which the protocol has no outcome.
     async fn dispatch_other(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
         match request.opcode {
-            Opcode::Settle => self.getattr_settled(request, &request.args()?).await,
             Opcode::Readdir => self.readdir(request, &request.args()?).await,
             Opcode::Readlink => self.readlink(&request.args()?).await,
             Opcode::Getxattr => self.getxattr(&request.args()?).await,
@@ -52,6 +52,19 @@ impl Mdt {
             Opcode::ReportOpens => self.report_opens(request).await,
             Opcode::FormerLocksEnded => self.former_locks_have_ended(request),
             _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+    /// The requests that are answered at once most of the time.
+    fn dispatch_now(&self, request: &Request) -> Option<Result<Reply, Failure>> {
+        match request.opcode {
+            Opcode::Lookup => self.lookup_now(request, &request.args().ok()?),
+            Opcode::Getattr => self.getattr_now(request, &request.args().ok()?),
+            opcode => {
+                let op = AnyOperation::decode(opcode, &request.body).ok()??;
+                let done = self.operation_now(request, op.get())?;
+                op.get().count(request);
+                Some(done)
+            }
         }
     }
     async fn dispatch_operation(&self, request: &Request) -> Result<Reply, Failure> {
@@ -78,6 +91,9 @@ impl Service for Mdt {
     }
     async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Failure> {
         self.dispatch(&request).await
+    }
+    fn handle_now(&self, request: &Request) -> Option<Result<Reply, Failure>> {
+        self.dispatch_now(request)
     }
     /// Operations, single or in a batch, are counted under their own names when they are decoded.
     fn counter(opcode: Opcode) -> Option<&'static str> {

@@ -3,11 +3,12 @@
 use crate::mdt::Mdt;
 use crate::ops::{Applied, Context, Operation, Recorded};
 use crate::osts::layout_choice::LayoutChoice;
+use crate::rows::view::{Step, View};
 use crate::service::bounds::credits_of;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use nacre_target::{Reply, Request};
-use nacre_types::{Errno, Failure, Fid, LayoutTemplate};
+use nacre_types::{Errno, Failure, Fid, LayoutTemplate, Transno};
 
 impl Mdt {
     /// Executes one operation, for the request that consists of it.
@@ -25,28 +26,62 @@ impl Mdt {
         }
     }
 
+    /// The same, if nothing has to be waited for. `None`: nothing was changed.
+    pub(crate) fn operation_now(
+        &self,
+        request: &Request,
+        op: &dyn Operation,
+    ) -> Option<Result<Reply, Failure>> {
+        let places = op.needs_ost() && request.replayed_transno().is_none();
+        if places && !self.osts().any_usable() {
+            return None;
+        }
+        let hash = self.name_hash().get()?;
+        let choice = self.layout_choice(request, op);
+        let read_set = op.read_set(hash, request.export);
+        let apply = |view: &mut View<'_>| self.apply(request, op, &choice, view);
+        match self.execute_now(request, hash, read_set, credits_of(op.bound()), apply)? {
+            Ok((transno, body)) => {
+                choice.keep();
+                Some(Ok(reply_of(transno, body)))
+            }
+            Err(Failure::ENOSPC) if places => None, // an OST may have space to free
+            Err(failure) => Some(Err(failure)),
+        }
+    }
+
     async fn execute_operation(&self, request: &Request, op: &dyn Operation) -> Result<Reply, Failure> {
         let hash = self.name_hash().wait().await;
-        let client = || self.core().client_uuid(request.export);
+        let choice = self.layout_choice(request, op);
+        let read_set = op.read_set(hash, request.export);
+        let apply = |view: &mut View<'_>| self.apply(request, op, &choice, view);
+        let (transno, body) = self.execute(request, read_set, credits_of(op.bound()), apply).await?;
+        choice.keep();
+        Ok(reply_of(transno, body))
+    }
+    fn layout_choice(&self, request: &Request, op: &dyn Operation) -> LayoutChoice<'_> {
         let replayed = request.replayed_reply().and_then(|body| op.replayed_layout(body));
-        let choice = LayoutChoice::new(self.osts(), replayed);
+        LayoutChoice::new(self.osts(), replayed)
+    }
+    /// Applies an operation in an attempt. The body of its reply; the rest of its result goes into the record of the request.
+    fn apply(
+        &self,
+        request: &Request,
+        op: &dyn Operation,
+        choice: &LayoutChoice<'_>,
+        view: &mut View<'_>,
+    ) -> Step<Vec<u8>> {
+        let client = || self.core().client_uuid(request.export);
         let mut choose = |template: &LayoutTemplate| choice.only(template);
         let mut context = Context::new(request.export, &client, self.default_layout(), &mut choose);
-        let read_set = op.read_set(hash, request.export);
-        let (transno, body) = self
-            .execute(request, read_set, credits_of(op.bound()), |view| {
-                let Applied { body, record } = op.apply(view, &mut context)?;
-                if record.data != 0 {
-                    request.set_record_data(record.data.into());
-                }
-                if record.fid != Fid::default() {
-                    request.set_record_fid(record.fid);
-                }
-                Ok(body)
-            })
-            .await?;
-        choice.keep();
-        Ok(Reply { body, ..Reply::default() }.with_transno(transno))
+        let Applied { body, record } = op.apply(view, &mut context)?;
+        if record.data != 0 {
+            request.set_record_data(record.data.into());
+        }
+        if record.fid != Fid::default() {
+            request.set_record_fid(record.fid);
+        }
+        Ok(body)
     }
 
     /// Reconstructs the body of the reply of an operation that was executed before. Nothing is executed: what the record
@@ -66,4 +101,8 @@ impl Mdt {
         };
         op.reconstruct(&record, inode)
     }
+}
+
+fn reply_of(transno: Transno, body: Vec<u8>) -> Reply {
+    Reply { body, ..Reply::default() }.with_transno(transno)
 }

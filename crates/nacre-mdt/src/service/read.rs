@@ -1,11 +1,11 @@
-//! Requests that change nothing: they read rows directly, without a transaction.
+//! Requests that change nothing: they read rows directly, without a transaction. (Lookup and getattr: `lookup.rs`.)
 //!
-//! Rules: a listing is in cookie order and every page starts behind a cookie, so entries that are created and removed
-//! meanwhile neither duplicate nor hide others; a name whose inode vanishes between two reads is looked up again.
+//! Rule: a listing is in cookie order and every page starts behind a cookie, so entries that are created and removed
+//! meanwhile neither duplicate nor hide others.
 
 use crate::mdt::Mdt;
 use crate::rows::acl::{self, Acl};
-use crate::rows::row::{EntryRow, Inode, Row};
+use crate::rows::row::{EntryRow, Inode, Row, RowError};
 use crate::rows::table::{self, ENTRY, INODE, LINK, XATTR};
 use crate::rows::xattr_name::check_xattr_name;
 use crate::service::inode_locks::{Claims, reply_tail};
@@ -14,12 +14,10 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_osd::Table;
 use nacre_target::{ExportId, Reply, Request};
-use nacre_types::name::{DISCRIMINATORS, cookie_base};
-use nacre_types::{Caller, Errno, Fid, FileType, Name, SizeState};
+use nacre_types::{Caller, Errno, Failure, Fid, FileType, SizeState};
 use nacre_wire::mdt::{
     DirEntry, EntryReply, FidLinks, FidLinksReply, GetLayout, Getattr, Getxattr, LayoutReply, Listxattr,
-    ListxattrReply, LockTail, Lookup, LookupReply, Readdir, ReaddirReply, Readlink, ReadlinkReply, Settle,
-    XattrReply,
+    ListxattrReply, LockTail, Readdir, ReaddirReply, Readlink, ReadlinkReply, Settle, XattrReply,
 };
 use nacre_wire::target::StatfsReply;
 use tracing::error;
@@ -30,24 +28,24 @@ const PAGE_BYTES: usize = 1 << 20;
 const SLICE: u32 = 256;
 /// Entries of one page.
 const PAGE_ENTRIES_MAX: u32 = 16 << 10;
-/// Looking a name up again because its inode went away in between.
-const LOOKUPS_MAX: u32 = 16;
 
 impl Mdt {
     pub(crate) async fn read_row<R: Row>(&self, table: Table, key: &[u8]) -> Result<Option<R>, Errno> {
         let Some(bytes) = self.core().osd.get(table, key).await? else { return Ok(None) };
-        R::from_row(&bytes).map(Some).map_err(|e| {
-            error!(target_name = %self.core().name, table = table.0, ?key, error = %e,
-                "a row cannot be read: run nacre check on this target");
-            Errno::EIO
-        })
+        R::from_row(&bytes).map(Some).map_err(|e| self.unreadable(table, key, e))
+    }
+    /// A damaged row, which is named in the log.
+    pub(crate) fn unreadable(&self, table: Table, key: &[u8], error: RowError) -> Errno {
+        error!(target_name = %self.core().name, table = table.0, ?key, %error,
+            "a row cannot be read: run nacre check on this target");
+        Errno::EIO
     }
     pub(crate) async fn read_inode(&self, fid: Fid) -> Result<Inode, Errno> {
         self.read_row(INODE, &fid.key()).await?.ok_or(Errno::ESTALE)
     }
 
     /// The description of an inode that was read under a claim, by this name if there is one, for a client.
-    fn describe(
+    pub(crate) fn describe(
         &self,
         claims: &mut Claims,
         export: ExportId,
@@ -68,74 +66,12 @@ impl Mdt {
         opens.sole_writer(fid).is_some_and(|(writer, _)| writer == export) && !opens.is_being_truncated(fid)
     }
 
-    pub(crate) async fn lookup(&self, request: &Request, args: &Lookup<'_>) -> Result<Reply, Errno> {
-        let mut claims = self.begin_claims(request);
-        self.claim_inode(&mut claims, args.parent);
-        for _ in 0..LOOKUPS_MAX {
-            let Some(entry) = self.find_entry(args.parent, args.name).await? else { break };
-            self.claim_inode(&mut claims, entry.fid);
-            // The inode exists now: a client that removes it from here on ends the claim.
-            if let Some(inode) = self.read_row::<Inode>(INODE, &entry.fid.key()).await? {
-                let name = Some((args.parent, args.name.as_bytes()));
-                let entry = self.describe(&mut claims, request.export, inode, name);
-                let mut reply = Reply::of(&LookupReply { entry: Some(entry) });
-                reply.tail = self.lock_tail(claims);
-                return Ok(reply);
-            }
-        }
-        let dir: Option<Inode> = self.read_row(INODE, &args.parent.key()).await?;
-        match dir {
-            Some(dir) if dir.attr.is_dir() => {
-                let mut reply = Reply::of(&LookupReply { entry: None });
-                reply.tail = self.lock_tail(claims);
-                Ok(reply)
-            }
-            Some(_) => Err(Errno::ENOTDIR),
-            None => Err(Errno::ENOENT),
-        }
-    }
-
-    async fn find_entry(&self, dir: Fid, name: Name<'_>) -> Result<Option<EntryRow>, Errno> {
-        let (from, to) =
-            table::entries_of_hash(dir, cookie_base(self.name_hash().wait().await, name.as_bytes()));
-        let with_name = |key: &[u8], value: &[u8]| {
-            self.entry(key, value).map(|entry| Some(entry).filter(|e| e.name == name.as_bytes()))
-        };
-        // Nearly every name has the first cookie of its hash; a row costs a fifth of a range.
-        if let Some(first) = self.core().osd.get(ENTRY, &from).await?
-            && let Some(entry) = with_name(&from, &first)?
-        {
-            return Ok(Some(entry));
-        }
-        let mut found = Ok(None);
-        let mut compare = |key: &[u8], value: &Bytes| {
-            if let Ok(None) = found {
-                found = with_name(key, value);
-            }
-        };
-        self.core().osd.each_row(ENTRY, &from, &to, DISCRIMINATORS as u32, &mut compare).await?;
-        found
-    }
-    fn entry(&self, key: &[u8], value: &[u8]) -> Result<EntryRow, Errno> {
-        EntryRow::from_row(value).map_err(|e| {
-            error!(target_name = %self.core().name, ?key, error = %e,
-                "an entry cannot be read: run nacre check on this target");
-            Errno::EIO
-        })
-    }
-
-    pub(crate) async fn getattr(&self, request: &Request, args: &Getattr) -> Result<Reply, Errno> {
-        let mut claims = self.begin_claims(request);
-        self.claim_inode(&mut claims, args.fid);
-        let inode = self.read_inode(args.fid).await?;
-        let entry = self.describe(&mut claims, request.export, inode, None);
-        let mut reply = Reply::of(&entry);
-        reply.tail = self.lock_tail(claims);
-        Ok(reply)
+    pub(crate) fn entry(&self, key: &[u8], value: &[u8]) -> Result<EntryRow, Errno> {
+        EntryRow::from_row(value).map_err(|e| self.unreadable(ENTRY, key, e))
     }
 
     /// Waits until no other client has bytes that the OSTs do not have.
-    pub(crate) async fn getattr_settled(&self, request: &Request, args: &Settle) -> Result<Reply, Errno> {
+    pub(crate) async fn getattr_settled(&self, request: &Request, args: &Settle) -> Result<Reply, Failure> {
         self.buffered_bytes_written(request.export, args.fid).await?;
         self.getattr(request, &Getattr { fid: args.fid }).await
     }

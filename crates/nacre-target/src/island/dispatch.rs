@@ -17,7 +17,7 @@ use alloc::format;
 use alloc::rc::Rc;
 use nacre_node::{ConnId, Effect};
 use nacre_rpc::{Admission, RUNNING_MAX, ReplyRecord};
-use nacre_types::{Errno, Failure, ProtocolOutcome};
+use nacre_types::{Errno, Failure, Instant, ProtocolOutcome, Transno};
 use nacre_wire::matches;
 use nacre_wire::target::{Empty, GetParams, ParamList, PingReply, Role};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
@@ -94,8 +94,8 @@ impl<S: Service> Inner<S> {
             Admission::Execute if class == Class::Import => {
                 self.execute_import(core, service, conn, id, opcode, &frame)
             }
-            Admission::Execute => self.spawn(core, service, id, opcode, frame, None),
-            Admission::Reply(record) => self.spawn(core, service, id, opcode, frame, Some(record)),
+            Admission::Execute => self.start_request(core, service, id, opcode, frame, None),
+            Admission::Reply(record) => self.start_request(core, service, id, opcode, frame, Some(record)),
             Admission::Drop => {}
             Admission::Error(error) => {
                 let what = format!("request {} ({opcode:?}, tag {})", frame.header.xid, frame.header.tag);
@@ -133,8 +133,8 @@ impl<S: Service> Inner<S> {
         }
     }
 
-    /// One task per request.
-    fn spawn(
+    /// A request that need not wait is executed at once; every other one has a task of its own.
+    fn start_request(
         self: &Rc<Self>,
         core: &Rc<TargetCore>,
         service: &Rc<S>,
@@ -143,9 +143,24 @@ impl<S: Service> Inner<S> {
         frame: Frame,
         record: Option<ReplyRecord>,
     ) {
+        let request = request_of::<S>(id, opcode, frame);
+        if record.is_none()
+            && let Some(result) = service.handle_now(&request)
+        {
+            self.begin_work();
+            return match self.executed(core, &request, self.ctx().now(), &result, false) {
+                None => self.finish(core, &request, result, false),
+                Some(wait) => {
+                    let (this, core) = (self.clone(), core.clone());
+                    self.ctx().spawn(async move {
+                        this.finish_after(wait, &core, &request, result, false).await;
+                    });
+                }
+            };
+        }
         let (this, core, service) = (self.clone(), core.clone(), service.clone());
         // The task of every request is small: the frame is in the request, rare values and futures are in boxes.
-        let (request, record) = (request_of::<S>(id, opcode, frame), record.map(Box::new));
+        let (request, record) = (Rc::new(request), record.map(Box::new));
         self.ctx().spawn(async move {
             let _result = this.run(&core, &service, request, record).await;
         });
@@ -159,7 +174,6 @@ impl<S: Service> Inner<S> {
         request: Rc<Request>,
         record: Option<Box<ReplyRecord>>,
     ) -> Result<(), Failure> {
-        let id = request.export;
         self.begin_work();
         let began = self.ctx().now();
         let reconstructed = record.is_some();
@@ -171,6 +185,24 @@ impl<S: Service> Inner<S> {
             }
             None => self.execute(core, service, &request).await,
         };
+        let outcome = result.as_ref().map(|_| ()).map_err(|e| *e);
+        match self.executed(core, &request, began, &result, reconstructed) {
+            None => self.finish(core, &request, result, reconstructed),
+            Some(wait) => Box::pin(self.finish_after(wait, core, &request, result, reconstructed)).await,
+        }
+        outcome
+    }
+
+    /// A request has been executed, which is counted. Returns what its reply has to wait for.
+    fn executed(
+        &self,
+        core: &TargetCore,
+        request: &Request,
+        began: Instant,
+        result: &Result<Reply, Failure>,
+        reconstructed: bool,
+    ) -> Option<ReplyWait> {
+        let id = request.export;
         if !reconstructed && core.faults().strikes_change(Fault::RequestLostAfter, request.opcode.class()) {
             let conn = core.clients().exports().get(id).and_then(ClientExport::conn);
             conn.into_iter().for_each(|conn| self.close(conn));
@@ -185,20 +217,33 @@ impl<S: Service> Inner<S> {
                 }
             }
         }
-        let outcome = result.as_ref().map(|_| ()).map_err(|e| *e);
-        if let Some(transno) = result.as_ref().ok().map(|reply| reply.transno).filter(|t| t.0 > 0)
-            && core.faults().strikes(Fault::CrashAfterCommit)
-        {
-            let _durable = Box::pin(core.osd.commit(transno)).await;
-            self.ctx().push(Effect::Fatal(format!("fault point {}", Fault::CrashAfterCommit.name())));
-            return outcome; // not finished: no reply leaves
+        let transno = result.as_ref().ok().map(|reply| reply.transno).filter(|t| t.0 > 0)?;
+        if core.faults().strikes(Fault::CrashAfterCommit) {
+            return Some(ReplyWait::Crash(transno));
         }
-        let result = match self.must_commit(core, &request, &result) {
-            None => result,
-            Some(earlier) => Box::pin(core.osd.commit(earlier)).await.map_err(Failure::from).and(result),
-        };
-        self.finish(core, &request, result, reconstructed);
-        outcome
+        self.must_commit(core, request, transno).map(ReplyWait::Commit)
+    }
+
+    /// Ends an execution after what its reply has to wait for.
+    async fn finish_after(
+        &self,
+        wait: ReplyWait,
+        core: &Rc<TargetCore>,
+        request: &Request,
+        result: Result<Reply, Failure>,
+        reconstructed: bool,
+    ) {
+        match wait {
+            ReplyWait::Crash(transno) => {
+                let _durable = core.osd.commit(transno).await;
+                self.ctx().push(Effect::Fatal(format!("fault point {}", Fault::CrashAfterCommit.name())));
+                // Not finished: no reply leaves.
+            }
+            ReplyWait::Commit(earlier) => {
+                let result = core.osd.commit(earlier).await.map_err(Failure::from).and(result);
+                self.finish(core, request, result, reconstructed);
+            }
+        }
     }
 
     async fn execute(
@@ -239,10 +284,18 @@ impl<S: Service> Inner<S> {
 }
 
 /// The request in a frame that was admitted.
-pub(crate) fn request_of<S: Service>(id: ExportId, opcode: Opcode, frame: Frame) -> Rc<Request> {
+pub(crate) fn request_of<S: Service>(id: ExportId, opcode: Opcode, frame: Frame) -> Request {
     let request = Request::new(id, opcode, frame);
     S::counter(opcode).into_iter().for_each(|name| request.count_operation(name));
-    Rc::new(request)
+    request
+}
+
+/// What the reply to a change has to wait for.
+enum ReplyWait {
+    /// The commit of earlier changes.
+    Commit(Transno),
+    /// The commit of the change itself, after which the target ends (a fault point).
+    Crash(Transno),
 }
 
 /// Whether a message is handled while the target stops: running requests may wait for it.

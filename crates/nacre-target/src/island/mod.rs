@@ -10,7 +10,7 @@
 //!
 //! Invariants: a request is admitted only between the start of the service and the beginning of a planned stop. Events
 //! that arrive earlier are queued (the queue is bounded). Events that arrive later are dropped: their senders reconnect
-//! and resend to the next instance. Each request is a task of its own.
+//! and resend to the next instance. Each request that has to wait is a task of its own.
 
 mod connect;
 mod connections;

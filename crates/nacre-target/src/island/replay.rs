@@ -118,9 +118,12 @@ impl<S: Service> Inner<S> {
             return self.repeat_reply(core, export, opcode, &frame);
         }
         let result = match admit(core, export, &frame.header, opcode.class()) {
-            Admission::Execute => self.run(core, service, request_of::<S>(export, opcode, frame), None).await,
+            Admission::Execute => {
+                let request = Rc::new(request_of::<S>(export, opcode, frame));
+                self.run(core, service, request, None).await
+            }
             Admission::Reply(record) => {
-                let request = request_of::<S>(export, opcode, frame);
+                let request = Rc::new(request_of::<S>(export, opcode, frame));
                 self.run(core, service, request, Some(Box::new(record))).await
             }
             Admission::Drop => return, // of a connection that is gone: the client sends it again

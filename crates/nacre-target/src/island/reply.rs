@@ -17,14 +17,13 @@ use nacre_types::{Codec, Failure, Transno};
 use nacre_wire::{Frame, Header, Kind, flags};
 
 impl<S: Service> Inner<S> {
-    /// The transno up to which changes must be committed before this reply may leave.
+    /// The transno up to which changes must be committed before the reply to this one may leave.
     pub(crate) fn must_commit(
         &self,
         core: &TargetCore,
         request: &Request,
-        result: &Result<Reply, Failure>,
+        transno: Transno,
     ) -> Option<Transno> {
-        let transno = result.as_ref().ok().map(|reply| reply.transno).filter(|t| t.0 > 0)?;
         if !core.config.ack_or_commit || request.replayed_transno().is_some() {
             return None;
         }

@@ -1,0 +1,157 @@
+//! Lookup and getattr: the requests that describe one inode.
+//!
+//! Each is a function over rows in memory, as the operations are. If it misses a row, the row is added to the read set, and the
+//! function runs again when the set has been read. So most of these requests are answered in the visit in which they come.
+//!
+//! Invariant: locks are claimed when all rows are there, so that claim, read and grant are in one visit, in which nothing
+//! changes.
+
+use crate::mdt::Mdt;
+use crate::rows::read_set::ReadSet;
+use crate::rows::row::{EntryRow, Inode, Row};
+use crate::rows::table::{self, ENTRY, INODE};
+use crate::rows::view::{Abort, Step};
+use nacre_osd::{Pins, Table};
+use nacre_target::{Reply, Request};
+use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
+use nacre_types::{Errno, Failure, Fid, Name};
+use nacre_wire::mdt::{Getattr, Lookup, LookupReply};
+use tracing::error;
+
+/// Attempts of one request that find missing rows: each reads at least one more.
+const READS_MAX: usize = 64;
+
+/// The rows that the attempts so far have missed.
+#[derive(Default)]
+struct Missed {
+    read_set: ReadSet,
+    /// They keep these rows in memory.
+    pins: Pins,
+}
+
+/// The result of an attempt; `None`: rows have to be read first.
+fn finished(step: Step<Reply>) -> Option<Result<Reply, Failure>> {
+    match step {
+        Ok(reply) => Some(Ok(reply)),
+        Err(Abort::Failed(failure)) => Some(Err(failure)),
+        Err(Abort::AfterRevoke(errno)) => Some(Err(errno.into())),
+        Err(Abort::MissingRows | Abort::MustWait | Abort::NeedsCredits(_)) => None,
+    }
+}
+
+impl Mdt {
+    pub(crate) async fn lookup(&self, request: &Request, args: &Lookup<'_>) -> Result<Reply, Failure> {
+        let hash = self.name_hash().wait().await;
+        self.with_rows(|missed| self.look_up(request, args, hash, missed)).await
+    }
+    /// The same, if nothing has to be waited for.
+    pub(crate) fn lookup_now(&self, request: &Request, args: &Lookup<'_>) -> Option<Result<Reply, Failure>> {
+        let hash = self.name_hash().get()?;
+        finished(self.look_up(request, args, hash, &mut Missed::default()))
+    }
+    pub(crate) async fn getattr(&self, request: &Request, args: &Getattr) -> Result<Reply, Failure> {
+        self.with_rows(|missed| self.get_attr(request, args, missed)).await
+    }
+    /// The same, if nothing has to be waited for.
+    pub(crate) fn getattr_now(&self, request: &Request, args: &Getattr) -> Option<Result<Reply, Failure>> {
+        finished(self.get_attr(request, args, &mut Missed::default()))
+    }
+    /// Repeats an attempt until it has all its rows.
+    async fn with_rows(&self, mut attempt: impl FnMut(&mut Missed) -> Step<Reply>) -> Result<Reply, Failure> {
+        let mut missed = Missed::default();
+        for _ in 0..READS_MAX {
+            match finished(attempt(&mut missed)) {
+                Some(done) => return done,
+                None => missed.pins = missed.read_set.fetch(&self.core().osd).await?,
+            }
+        }
+        error!(target_name = %self.core().name, "a lookup found new rows to read for ever: a bug");
+        Err(Failure::EIO)
+    }
+
+    fn look_up(
+        &self,
+        request: &Request,
+        args: &Lookup<'_>,
+        hash: HashKey,
+        missed: &mut Missed,
+    ) -> Step<Reply> {
+        let fid = self.find_entry(args.parent, args.name, hash, missed)?.map(|entry| entry.fid);
+        let inode = match fid {
+            Some(fid) => self.inode_row(fid, missed)?,
+            None => None,
+        };
+        if inode.is_none() {
+            let dir = self.inode_row(args.parent, missed)?.ok_or(Errno::ENOENT)?;
+            if !dir.attr.is_dir() {
+                return Err(Errno::ENOTDIR.into());
+            }
+        }
+        let mut claims = self.begin_claims(request);
+        self.claim_inode(&mut claims, args.parent);
+        let entry = inode.map(|inode| {
+            self.claim_inode(&mut claims, inode.attr.fid);
+            let name = Some((args.parent, args.name.as_bytes()));
+            self.describe(&mut claims, request.export, inode, name)
+        });
+        let mut reply = Reply::of(&LookupReply { entry });
+        reply.tail = self.lock_tail(claims);
+        Ok(reply)
+    }
+    fn get_attr(&self, request: &Request, args: &Getattr, missed: &mut Missed) -> Step<Reply> {
+        let inode = self.inode_row(args.fid, missed)?.ok_or(Errno::ESTALE)?;
+        let mut claims = self.begin_claims(request);
+        self.claim_inode(&mut claims, args.fid);
+        let mut reply = Reply::of(&self.describe(&mut claims, request.export, inode, None));
+        reply.tail = self.lock_tail(claims);
+        Ok(reply)
+    }
+
+    fn find_entry(
+        &self,
+        dir: Fid,
+        name: Name<'_>,
+        hash: HashKey,
+        missed: &mut Missed,
+    ) -> Step<Option<EntryRow>> {
+        let (from, to) = table::entries_of_hash(dir, cookie_base(hash, name.as_bytes()));
+        let with_name = |key: &[u8], value: &[u8]| {
+            self.entry(key, value).map(|entry| Some(entry).filter(|e| e.name == name.as_bytes()))
+        };
+        // Nearly every name has the first cookie of its hash; a row costs a fifth of a range.
+        let first = self.row_now(ENTRY, &from, missed, |row| row.map(|row| with_name(&from, row)))?;
+        if let Some(entry) = first.transpose()?.flatten() {
+            return Ok(Some(entry));
+        }
+        let mut found = Ok(None);
+        let mut compare = |key: &[u8], value: &bytes::Bytes| {
+            if let Ok(None) = found {
+                found = with_name(key, value);
+            }
+        };
+        let (osd, limit) = (&self.core().osd, DISCRIMINATORS as u32);
+        if !osd.each_row_now(ENTRY, (&from, &to), limit, &missed.pins, &mut compare)? {
+            missed.read_set.name(hash, dir, name);
+            return Err(Abort::MissingRows);
+        }
+        Ok(found?)
+    }
+    fn inode_row(&self, fid: Fid, missed: &mut Missed) -> Step<Option<Inode>> {
+        let key = fid.key();
+        let row = self.row_now(INODE, &key, missed, |row| row.map(|row| Inode::from_row(row)))?;
+        Ok(row.transpose().map_err(|e| self.unreadable(INODE, &key, e))?)
+    }
+    /// Passes a row in memory to `read`.
+    fn row_now<T>(
+        &self,
+        table: Table,
+        key: &[u8],
+        missed: &mut Missed,
+        read: impl FnOnce(Option<&bytes::Bytes>) -> T,
+    ) -> Step<T> {
+        self.core().osd.read_now(table, key, read)?.ok_or_else(|| {
+            missed.read_set.key(table, key);
+            Abort::MissingRows
+        })
+    }
+}

@@ -5,6 +5,7 @@
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::marker::PhantomData;
 
 /// The reason why bytes could not be decoded, with the expected value for the log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -109,6 +110,10 @@ pub trait Codec<'a>: Sized {
     fn encode(&self, w: &mut Writer);
     /// Takes a value from the front of `r`, which an error leaves anywhere. Never panics, whatever the bytes.
     fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError>;
+    /// Checks a value as `decode` does, and takes it, without making it: lists and texts reserve no memory.
+    fn skip(r: &mut Reader<'a>) -> Result<(), DecodeError> {
+        Self::decode(r).map(drop)
+    }
 
     /// Encodes into a fresh vector.
     fn to_vec(&self) -> Vec<u8> {
@@ -168,6 +173,9 @@ impl<'a> Codec<'a> for bytes::Bytes {
     fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
         Ok(bytes::Bytes::copy_from_slice(r.bytes()?))
     }
+    fn skip(r: &mut Reader<'a>) -> Result<(), DecodeError> {
+        r.bytes().map(drop)
+    }
 }
 
 impl<'a> Codec<'a> for String {
@@ -195,6 +203,10 @@ impl<'a, T: Codec<'a>> Codec<'a> for Option<T> {
     fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
         Ok(if bool::decode(r)? { Some(T::decode(r)?) } else { None })
     }
+    #[inline]
+    fn skip(r: &mut Reader<'a>) -> Result<(), DecodeError> {
+        if bool::decode(r)? { T::skip(r) } else { Ok(()) }
+    }
 }
 
 /// A list: `u32` count, then the elements. An element takes at least one byte, so a hostile count is refused before
@@ -207,15 +219,56 @@ impl<'a, T: Codec<'a>> Codec<'a> for Vec<T> {
         }
     }
     fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
-        let count = u32::decode(r)? as usize;
-        if count > r.left() {
-            return Err(DecodeError::Truncated { needed: count as u32, left: r.left() as u32 });
-        }
+        let count = element_count(r)?;
         let mut list = Vec::with_capacity(count.min(1024));
         for _ in 0..count {
             list.push(T::decode(r)?);
         }
         Ok(list)
+    }
+    fn skip(r: &mut Reader<'a>) -> Result<(), DecodeError> {
+        (0..element_count(r)?).try_for_each(|_| T::skip(r))
+    }
+}
+/// The count of a list, which the bytes that are left can have.
+fn element_count(r: &mut Reader<'_>) -> Result<usize, DecodeError> {
+    let count = u32::decode(r)? as usize;
+    if count > r.left() {
+        return Err(DecodeError::Truncated { needed: count as u32, left: r.left() as u32 });
+    }
+    Ok(count)
+}
+
+/// A value that was checked and stays encoded: it costs nothing to pass on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encoded<'a, T> {
+    bytes: &'a [u8],
+    value: PhantomData<T>,
+}
+impl<'a, T: Codec<'a>> Encoded<'a, T> {
+    /// The value.
+    ///
+    /// # Errors
+    /// None for a value that is decoded as it was checked.
+    pub fn value(&self) -> Result<T, DecodeError> {
+        T::from_slice(self.bytes)
+    }
+}
+impl<T> Encoded<'_, Vec<T>> {
+    /// Whether the list has no element.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.starts_with(&0u32.to_le_bytes())
+    }
+}
+impl<'a, T: Codec<'a>> Codec<'a> for Encoded<'a, T> {
+    fn encode(&self, w: &mut Writer) {
+        w.raw(self.bytes);
+    }
+    fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let all = r.rest;
+        T::skip(r)?;
+        let bytes = all.get(..all.len() - r.left()).unwrap_or_default();
+        Ok(Self { bytes, value: PhantomData })
     }
 }
 
@@ -294,8 +347,18 @@ macro_rules! codec_struct {
                 $(let $f = $crate::Codec::decode(r)?;)*
                 Ok(Self { $($f),* })
             }
+            fn skip(r: &mut $crate::Reader<$lt>) -> Result<(), $crate::DecodeError> {
+                let _ = &r;
+                $(<$t as $crate::Codec<$lt>>::skip(r)?;)*
+                Ok(())
+            }
         }
     };
+    // A field with a bound is made, because the bound is checked on it.
+    (@skip $r:ident $t:ty, $f:ident $bound:expr) => {
+        $crate::Bound::check($bound, stringify!($f), &<$t as $crate::Codec<'_>>::decode($r)?)?
+    };
+    (@skip $r:ident $t:ty, $f:ident) => { <$t as $crate::Codec<'_>>::skip($r)? };
     ($(#[$m:meta])* pub struct $name:ident {
         $($(#[$fm:meta])* pub $f:ident : $t:ty $([$bound:expr])?),* $(,)?
     }) => {
@@ -310,6 +373,11 @@ macro_rules! codec_struct {
                     $($crate::Bound::check($bound, stringify!($f), &$f)?;)?
                 )*
                 Ok(Self { $($f),* })
+            }
+            fn skip(r: &mut $crate::Reader<'a>) -> Result<(), $crate::DecodeError> {
+                let _ = &r;
+                $($crate::codec_struct!(@skip r $t, $f $($bound)?);)*
+                Ok(())
             }
         }
     };
@@ -356,6 +424,10 @@ macro_rules! codec_newtype {
             fn decode(r: &mut $crate::Reader<'a>) -> Result<Self, $crate::DecodeError> {
                 Ok(Self(<$inner as $crate::Codec<'_>>::decode(r)?))
             }
+            #[inline]
+            fn skip(r: &mut $crate::Reader<'a>) -> Result<(), $crate::DecodeError> {
+                <$inner as $crate::Codec<'a>>::skip(r)
+            }
         }
     )*};
 }
@@ -394,6 +466,25 @@ mod tests {
         assert_eq!(short("abcd", &[]), long("name", 4, 3));
         assert_eq!(short("", &["a", "b", "c"]), long("list", 3, 2));
         assert_eq!(short("", &["ab"]), long("list", 2, 1));
+    }
+
+    #[test]
+    fn a_value_that_stays_encoded_is_checked_as_one_that_is_decoded() {
+        let s = Sample { a: 7, name: b"x\xffy", list: alloc::vec![1, 2], o: Some(9) };
+        let short = Short { name: "abc".into(), list: alloc::vec!["a".into()] };
+        let both = (s, short).to_vec();
+        for n in 0..=both.len() {
+            let decoded = <(Sample<'_>, Short)>::from_slice(&both[..n]);
+            let encoded = <(Encoded<'_, Sample<'_>>, Encoded<'_, Short>)>::from_slice(&both[..n]);
+            assert_eq!(encoded.map(|(s, short)| (s.value().unwrap(), short.value().unwrap())), decoded);
+            assert!(encoded.is_ok_and(|e| e.to_vec() == both) || n < both.len());
+        }
+        let long = Short { name: "abcd".into(), list: Vec::new() }.to_vec();
+        assert_eq!(Encoded::<'_, Short>::from_slice(&long).map(drop), Short::from_slice(&long).map(drop));
+        for (list, is_empty) in [(Vec::new(), true), (alloc::vec![3u32], false)] {
+            let list = list.to_vec();
+            assert_eq!(Encoded::<'_, Vec<u32>>::from_slice(&list).unwrap().is_empty(), is_empty);
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod secret;
 mod time;
 
 pub use attr::{Attr, Caller, FileType, Owner, SetAttr, SizeState, mode};
-pub use codec::{Bound, Codec, DecodeError, Reader, Writer};
+pub use codec::{Bound, Codec, DecodeError, Encoded, Reader, Writer};
 pub use errno::Errno;
 pub use fid::{Fid, OIDS_PER_SEQ, Oid, Seq};
 pub use id::{

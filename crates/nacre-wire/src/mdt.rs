@@ -10,8 +10,9 @@ use crate::target::Empty;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{
-    Attr, Caller, Fid, FileType, InodeBits, InodeMode, Layout, LayoutTemplate, LockCookie, Name, OpenHandle,
-    OstIndex, Seq, SetAttr, Timestamp, Transno, Xid, codec_enum, codec_struct,
+    Attr, Caller, Codec, DecodeError, Fid, FileType, InodeBits, InodeMode, Layout, LayoutTemplate,
+    LockCookie, Name, OpenHandle, OstIndex, Reader, Seq, SetAttr, Timestamp, Transno, Writer, Xid,
+    codec_enum, codec_struct,
 };
 
 codec_struct! {
@@ -43,26 +44,57 @@ codec_struct! {
     /// [`Getattr`]. It may wait for long, so that it has the class of a callback: other reads do not wait behind it.
     pub struct Settle { pub fid: Fid }
 }
-codec_struct! {
-    /// State of one inode: the reply to lookups, getattr and most changes.
-    pub struct EntryReply {
-        /// Attributes after the request. The size is that of the MDT's record, see [`Attr::size_state`].
-        pub attr: Attr,
-        /// Regular files: always.
-        pub layout: Option<Layout>,
-        /// The inode has set-id bits or file capabilities that a write by an ordinary user must remove.
-        pub kill_priv: bool,
-        /// The inode has extended attributes; access control lists count.
-        pub has_xattrs: bool,
-        /// When the modification time was last set explicitly (utimensat; `Setattr::time` of that request). Writes up
-        /// to this time do not change mtime: neither an object's nor `Written::mtime`.
-        pub mtime_set_at: Timestamp,
-        /// For a size that is `Open`: only this client can have changed the file since the size was `Exact`, so `attr`
-        /// lacks only this client's own writes.
-        pub yours: bool,
-        /// For a size that is `Open` and not `yours`: another client may have written bytes that the OSTs do not have yet. The
-        /// client asks with [`Settle`] before it asks the OSTs.
-        pub buffered: bool,
+/// State of one inode: the reply to lookups, getattr and most changes. `L`: the layout as its owner has it, which may be
+/// encoded already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EntryReplyWith<L> {
+    /// Attributes after the request. The size is that of the MDT's record, see [`Attr::size_state`].
+    pub attr: Attr,
+    /// Regular files: always.
+    pub layout: L,
+    /// The inode has set-id bits or file capabilities that a write by an ordinary user must remove.
+    pub kill_priv: bool,
+    /// The inode has extended attributes; access control lists count.
+    pub has_xattrs: bool,
+    /// When the modification time was last set explicitly (utimensat; `Setattr::time` of that request). Writes up
+    /// to this time do not change mtime: neither an object's nor `Written::mtime`.
+    pub mtime_set_at: Timestamp,
+    /// For a size that is `Open`: only this client can have changed the file since the size was `Exact`, so `attr`
+    /// lacks only this client's own writes.
+    pub yours: bool,
+    /// For a size that is `Open` and not `yours`: another client may have written bytes that the OSTs do not have yet. The
+    /// client asks with [`Settle`] before it asks the OSTs.
+    pub buffered: bool,
+}
+/// See [`EntryReplyWith`].
+pub type EntryReply = EntryReplyWith<Option<Layout>>;
+
+impl<L> EntryReplyWith<L> {
+    /// The same state, with the layout in another form.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub fn map_layout<M, E>(self, change: impl FnOnce(L) -> Result<M, E>) -> Result<EntryReplyWith<M>, E> {
+        let Self { attr, layout, kill_priv, has_xattrs, mtime_set_at, yours, buffered } = self;
+        let layout = change(layout)?;
+        Ok(EntryReplyWith { attr, layout, kill_priv, has_xattrs, mtime_set_at, yours, buffered })
+    }
+}
+
+impl<'a, L: Codec<'a>> Codec<'a> for EntryReplyWith<L> {
+    fn encode(&self, w: &mut Writer) {
+        self.attr.encode(w);
+        self.layout.encode(w);
+        (self.kill_priv, self.has_xattrs).encode(w);
+        self.mtime_set_at.encode(w);
+        (self.yours, self.buffered).encode(w);
+    }
+    fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let (attr, layout) = Codec::decode(r)?;
+        let (kill_priv, has_xattrs) = Codec::decode(r)?;
+        let mtime_set_at = Codec::decode(r)?;
+        let (yours, buffered) = Codec::decode(r)?;
+        Ok(Self { attr, layout, kill_priv, has_xattrs, mtime_set_at, yours, buffered })
     }
 }
 

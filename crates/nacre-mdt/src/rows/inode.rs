@@ -1,11 +1,13 @@
 //! An inode without its transaction: the rules about its type, its times, its owner and its objects.
 
-use crate::rows::row::Inode;
+use crate::rows::row::{Inode, InodeRow, RowError};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Attr, Caller, Errno, Fid, FileType, Layout, OstIndex, Owner, SizeState, Timestamp, mode};
-use nacre_wire::mdt::EntryReply;
+use nacre_types::{
+    Attr, Caller, Encoded, Errno, Fid, FileType, Layout, OstIndex, Owner, SizeState, Timestamp, mode,
+};
+use nacre_wire::mdt::{EntryReply, EntryReplyWith};
 
 /// Capabilities of a program file, which a write or a chown removes.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
@@ -41,10 +43,7 @@ impl Inode {
     }
     /// Whether a write by an ordinary user has to remove set-id bits or capabilities first.
     pub(crate) fn has_privileges(&self) -> bool {
-        self.is_regular()
-            && (self.attr.mode & mode::SUID != 0
-                || self.attr.mode & (mode::SGID | mode::XGRP) == mode::SGID | mode::XGRP
-                || self.xattrs.iter().any(|x| x.name == CAPABILITY))
+        has_privileges(&self.attr, || self.xattrs.iter().any(|x| x.name == CAPABILITY))
     }
     /// The description of the inode in replies.
     pub(crate) fn reply(&self) -> EntryReply {
@@ -55,8 +54,7 @@ impl Inode {
             has_xattrs: !self.xattrs.is_empty(),
             mtime_set_at: self.mtime_order,
             yours: false,
-            // A reply to a change does not know; reads do (`service/read.rs`).
-            buffered: self.is_regular() && self.attr.size_state == SizeState::Open,
+            buffered: may_be_buffered(&self.attr),
         }
     }
     /// The same of an inode that is not needed any more.
@@ -91,6 +89,37 @@ impl Inode {
     pub(crate) fn objects(&self) -> BTreeMap<OstIndex, Vec<u32>> {
         stripes_by_ost(self.layout.as_ref())
     }
+}
+
+/// See [`Inode::has_privileges`].
+fn has_privileges(attr: &Attr, has_capabilities: impl FnOnce() -> bool) -> bool {
+    attr.file_type() == FileType::Regular
+        && (attr.mode & mode::SUID != 0
+            || attr.mode & (mode::SGID | mode::XGRP) == mode::SGID | mode::XGRP
+            || has_capabilities())
+}
+
+impl<'a> InodeRow<'a> {
+    /// The description of the inode in replies to reads.
+    pub(crate) fn reply(&self) -> Result<EntryReplyWith<Encoded<'a, Option<Layout>>>, RowError> {
+        let has_xattrs = !self.xattrs.is_empty();
+        let xattrs = if has_xattrs { self.xattrs.value()? } else { Vec::new() };
+        Ok(EntryReplyWith {
+            attr: self.attr,
+            layout: self.layout.clone(),
+            kill_priv: has_privileges(&self.attr, || xattrs.iter().any(|x| x.name == CAPABILITY)),
+            has_xattrs,
+            mtime_set_at: self.mtime_order,
+            yours: false,
+            buffered: may_be_buffered(&self.attr),
+        })
+    }
+}
+
+/// Whether another client may have bytes of a file that the OSTs do not have. A reply to a change does not know; reads do
+/// (`service/read.rs`).
+fn may_be_buffered(attr: &Attr) -> bool {
+    attr.file_type() == FileType::Regular && attr.size_state == SizeState::Open
 }
 
 /// The description of an inode that has been removed, of which only this is known.

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{
-    Attr, Codec, DecodeError, Fid, FileType, Generation, Layout, LayoutTemplate, Reader, Remembered,
+    Attr, Codec, DecodeError, Encoded, Fid, FileType, Generation, Layout, LayoutTemplate, Reader, Remembered,
     Timestamp, Writer, codec_struct,
 };
 use nacre_wire::mdt::FileLock;
@@ -53,20 +53,22 @@ pub trait Row: for<'a> Codec<'a> {
     /// # Errors
     /// See [`RowError`]; bytes left over are damage.
     fn from_row(bytes: &[u8]) -> Result<Self, RowError> {
-        match bytes.split_first() {
-            None => Err(RowError::Empty),
-            Some((&found, rest)) if found == Self::VERSION => fields(rest),
-            Some((&found, _)) => Err(RowError::Version { found, known: Self::VERSION }),
-        }
+        read_row(Self::VERSION, bytes)
     }
 }
 
 /// Decodes the fields that follow the version byte.
-fn fields<R: for<'a> Codec<'a>>(bytes: &[u8]) -> Result<R, RowError> {
-    let mut r = Reader::new(bytes);
-    let row = R::decode(&mut r)?;
-    r.finish()?;
-    Ok(row)
+fn read_row<'a, R: Codec<'a>>(version: u8, bytes: &'a [u8]) -> Result<R, RowError> {
+    match bytes.split_first() {
+        None => Err(RowError::Empty),
+        Some((&found, rest)) if found == version => {
+            let mut r = Reader::new(rest);
+            let row = R::decode(&mut r)?;
+            r.finish()?;
+            Ok(row)
+        }
+        Some((&found, _)) => Err(RowError::Version { found, known: version }),
+    }
 }
 
 codec_struct! {
@@ -116,8 +118,51 @@ codec_struct! {
     }
 }
 codec_struct! {
+    /// The row of an [`Inode`], of which only the parts are decoded that describe it to a client.
+    pub struct InodeRow<'a> {
+        /// See [`Inode`], as for all others.
+        pub attr: Attr,
+        pub mtime_order: Timestamp,
+        pub layout: Encoded<'a, Option<Layout>>,
+        pub may_have_objects: bool,
+        pub target: Encoded<'a, Bytes>,
+        pub template: Encoded<'a, Option<LayoutTemplate>>,
+        pub entries: u64,
+        pub links: Encoded<'a, Vec<ParentLink>>,
+        pub links_beyond: u32,
+        pub xattrs: Encoded<'a, Vec<Xattr>>,
+    }
+}
+impl<'a> InodeRow<'a> {
+    /// Reads a stored row.
+    ///
+    /// # Errors
+    /// See [`RowError`].
+    pub fn of_row(bytes: &'a [u8]) -> Result<Self, RowError> {
+        read_row(Inode::VERSION, bytes)
+    }
+}
+codec_struct! {
     /// A name in a directory; `version`: transno of the latest change of this entry.
     pub struct EntryRow { pub name: Bytes, pub fid: Fid, pub file_type: FileType, pub version: u64 }
+}
+codec_struct! {
+    /// The same, whose name is in the row.
+    pub struct EntryOf<'a> { pub name: &'a [u8], pub fid: Fid, pub file_type: FileType, pub version: u64 }
+}
+impl<'a> EntryOf<'a> {
+    /// Reads a stored row.
+    ///
+    /// # Errors
+    /// See [`RowError`].
+    pub fn of_row(bytes: &'a [u8]) -> Result<Self, RowError> {
+        read_row(EntryRow::VERSION, bytes)
+    }
+    /// With a name of its own.
+    pub fn to_entry(&self) -> EntryRow {
+        let Self { name, fid, file_type, version } = *self;
+        EntryRow { name: Bytes::copy_from_slice(name), fid, file_type, version }
+    }
 }
 codec_struct! {
     /// An open of a client. `flags` as in open(2).
@@ -231,6 +276,8 @@ mod tests {
             )
         );
         assert_eq!(Inode::from_row(&row), Ok(inode()));
+        assert_eq!(InodeRow::of_row(&row).unwrap().to_vec(), row[1..]);
+        assert_eq!(InodeRow::of_row(&row).unwrap().links.value(), Ok(inode().links));
     }
 
     #[test]
@@ -239,6 +286,8 @@ mod tests {
         let entry =
             EntryRow { name: Bytes::from_static(b"ab"), fid, file_type: FileType::Regular, version: 7 };
         assert_eq!(hex(&entry.to_row()), "02020000006162000100000000000002000000080700000000000000");
+        let row = entry.to_row();
+        assert_eq!(EntryOf::of_row(&row).map(|read| read.to_entry()), Ok(entry));
         assert_eq!(hex(&OpenRow { fid, flags: 2 }.to_row()), "0100010000000000000200000002000000");
         assert_eq!(hex(&Stripes { stripes: vec![3] }.to_row()), "010100000003000000");
         let unsettled = Unsettled { pending: vec![Generation(1)], tainted: false };
@@ -249,6 +298,7 @@ mod tests {
     fn other_versions_and_damage_are_refused() {
         let mut row = inode().to_row();
         for n in 0..row.len() {
+            assert_eq!(Inode::from_row(&row[..n]).err(), InodeRow::of_row(&row[..n]).err());
             assert!(Inode::from_row(&row[..n]).is_err(), "prefix {n}");
         }
         row.push(0);

@@ -11,7 +11,7 @@ use crate::rows::access::{AccessKey, AccessSet};
 use crate::rows::lock_changes::{LockChanges, LockHolders, changed_bits};
 use crate::rows::opens::{Opens, Undo};
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::{EntryRow, Inode, Row, RowError};
+use crate::rows::row::{EntryOf, EntryRow, Inode, Row, RowError};
 use crate::rows::state_change::StateChange;
 use crate::rows::table::{self, ENTRY, INODE};
 use alloc::boxed::Box;
@@ -329,8 +329,9 @@ impl<'a> View<'a> {
             let cookie = table::cookie_of(key).unwrap_or_default();
             free += u64::from(cookie == free);
             if let Ok(None) = taken {
-                let entry = EntryRow::from_row(bytes).map_err(|e| damaged(ENTRY, key, e));
-                taken = entry.map(|entry| (entry.name == name.as_bytes()).then_some((cookie, entry)));
+                let entry = EntryOf::of_row(bytes).map_err(|e| damaged(ENTRY, key, e));
+                let is_it = |entry: &EntryOf<'_>| entry.name == name.as_bytes();
+                taken = entry.map(|entry| is_it(&entry).then(|| (cookie, entry.to_entry())));
             }
         });
         if !pinned {

@@ -11,11 +11,11 @@ use crate::locks::inode_locks::Holders;
 use crate::mdt::Mdt;
 use crate::rows::lock_changes::LockChanges;
 use crate::rows::opens::Opens;
-use crate::rows::row::Inode;
+use crate::rows::row::{InodeRow, RowError};
 use alloc::vec::Vec;
 use nacre_dlm::server::InodeClaim;
 use nacre_target::{ExportId, Reply, ReplyTail, Request};
-use nacre_types::{Codec, Errno, Fid, InodeBits, SizeState, Transno};
+use nacre_types::{Codec, Errno, Fid, FileType, InodeBits, SizeState, Transno};
 use nacre_wire::mdt::{
     AwaitInodeLocks, CancelInodeLocks, FormerLocksEnded, INODE_LOCKS_MAX, InodeGrant, LockTail,
 };
@@ -116,27 +116,31 @@ impl Mdt {
     pub(crate) fn inode_read(
         &self,
         claims: &mut Claims,
-        inode: &Inode,
+        inode: &InodeRow<'_>,
         yours: bool,
         name: Option<(Fid, &[u8])>,
-    ) {
+    ) -> Result<(), RowError> {
+        let attr = &inode.attr;
+        let mut of_inode = claims.claims.iter_mut().filter(|claim| claim.fid() == attr.fid).peekable();
+        if of_inode.peek().is_none() {
+            return Ok(());
+        }
         let mut unfit = InodeBits::NONE;
-        if inode.is_regular() && inode.attr.size_state != SizeState::Exact && !yours {
+        if attr.file_type() == FileType::Regular && attr.size_state != SizeState::Exact && !yours {
             unfit |= InodeBits::SIZE | InodeBits::WRITE_BACK;
         }
-        let has =
-            |(parent, name): (Fid, &[u8])| inode.links.iter().any(|l| l.parent == parent && l.name == name);
-        if name.is_some_and(|name| !has(name)) {
+        if let Some((parent, name)) = name
+            && !inode.links.value()?.iter().any(|link| link.parent == parent && link.name == name)
+        {
             unfit |= InodeBits::LOOKUP;
         }
-        if inode.attr.nlink == 0 {
+        if attr.nlink == 0 {
             unfit = InodeBits::ALL;
         }
         if !unfit.is_empty() {
-            for claim in claims.claims.iter_mut().filter(|claim| claim.fid() == inode.attr.fid) {
-                *claim = self.inode_locks().take_back(self.core(), *claim, unfit);
-            }
+            of_inode.for_each(|claim| *claim = self.inode_locks().take_back(self.core(), *claim, unfit));
         }
+        Ok(())
     }
     /// The bits that the claims still give. The caller must not wait for anything afterwards.
     pub(crate) fn grants(&self, claims: Claims) -> (Transno, Vec<InodeGrant>) {

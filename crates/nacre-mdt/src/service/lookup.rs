@@ -8,14 +8,16 @@
 
 use crate::mdt::Mdt;
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::{EntryRow, Inode, Row};
+use crate::rows::row::{EntryOf, InodeRow};
 use crate::rows::table::{self, ENTRY, INODE};
 use crate::rows::view::{Abort, Step};
+use crate::service::inode_locks::Claims;
+use bytes::Bytes;
 use nacre_osd::{Pins, Table};
 use nacre_target::{Reply, Request};
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
-use nacre_types::{Errno, Failure, Fid, Name};
-use nacre_wire::mdt::{Getattr, Lookup, LookupReply};
+use nacre_types::{Encoded, Errno, Failure, Fid, Layout, Name};
+use nacre_wire::mdt::{EntryReplyWith, Getattr, Lookup};
 use tracing::error;
 
 /// Attempts of one request that find missing rows: each reads at least one more.
@@ -76,55 +78,64 @@ impl Mdt {
         hash: HashKey,
         missed: &mut Missed,
     ) -> Step<Reply> {
-        let fid = self.find_entry(args.parent, args.name, hash, missed)?.map(|entry| entry.fid);
-        let inode = match fid {
+        let fid = self.find_entry(args.parent, args.name, hash, missed)?;
+        let row = match fid {
             Some(fid) => self.inode_row(fid, missed)?,
             None => None,
         };
-        if inode.is_none() {
+        if row.is_none() {
             let dir = self.inode_row(args.parent, missed)?.ok_or(Errno::ENOENT)?;
+            let dir = InodeRow::of_row(&dir).map_err(|e| self.unreadable(INODE, &args.parent.key(), e))?;
             if !dir.attr.is_dir() {
                 return Err(Errno::ENOTDIR.into());
             }
         }
+        let name = Some((args.parent, args.name.as_bytes()));
         let mut claims = self.begin_claims(request);
         self.claim_inode(&mut claims, args.parent);
-        let entry = inode.map(|inode| {
-            self.claim_inode(&mut claims, inode.attr.fid);
-            let name = Some((args.parent, args.name.as_bytes()));
-            self.describe(&mut claims, request.export, inode, name)
-        });
-        let mut reply = Reply::of(&LookupReply { entry });
+        let entry = match fid.zip(row.as_deref()) {
+            Some((fid, row)) => Some(self.described(&mut claims, request, fid, row, name)?),
+            None => None,
+        };
+        // The layout stays encoded: a `LookupReply` is such an `Option`.
+        let mut reply = Reply::of(&entry);
         reply.tail = self.lock_tail(claims);
         Ok(reply)
     }
     fn get_attr(&self, request: &Request, args: &Getattr, missed: &mut Missed) -> Step<Reply> {
-        let inode = self.inode_row(args.fid, missed)?.ok_or(Errno::ESTALE)?;
+        let row = self.inode_row(args.fid, missed)?.ok_or(Errno::ESTALE)?;
         let mut claims = self.begin_claims(request);
-        self.claim_inode(&mut claims, args.fid);
-        let mut reply = Reply::of(&self.describe(&mut claims, request.export, inode, None));
+        let mut reply = Reply::of(&self.described(&mut claims, request, args.fid, &row, None)?);
         reply.tail = self.lock_tail(claims);
         Ok(reply)
     }
-
-    fn find_entry(
+    /// Claims the lock of an inode, and describes it.
+    fn described<'a>(
         &self,
-        dir: Fid,
-        name: Name<'_>,
-        hash: HashKey,
-        missed: &mut Missed,
-    ) -> Step<Option<EntryRow>> {
+        claims: &mut Claims,
+        request: &Request,
+        fid: Fid,
+        row: &'a [u8],
+        name: Option<(Fid, &[u8])>,
+    ) -> Result<EntryReplyWith<Encoded<'a, Option<Layout>>>, Errno> {
+        self.claim_inode(claims, fid);
+        let reply = self.describe(claims, request.export, row, name);
+        reply.map_err(|e| self.unreadable(INODE, &fid.key(), e))
+    }
+
+    fn find_entry(&self, dir: Fid, name: Name<'_>, hash: HashKey, missed: &mut Missed) -> Step<Option<Fid>> {
         let (from, to) = table::entries_of_hash(dir, cookie_base(hash, name.as_bytes()));
         let with_name = |key: &[u8], value: &[u8]| {
-            self.entry(key, value).map(|entry| Some(entry).filter(|e| e.name == name.as_bytes()))
+            let entry = EntryOf::of_row(value).map_err(|e| self.unreadable(ENTRY, key, e))?;
+            Ok::<_, Errno>((entry.name == name.as_bytes()).then_some(entry.fid))
         };
         // Nearly every name has the first cookie of its hash; a row costs a fifth of a range.
         let first = self.row_now(ENTRY, &from, missed, |row| row.map(|row| with_name(&from, row)))?;
-        if let Some(entry) = first.transpose()?.flatten() {
-            return Ok(Some(entry));
+        if let Some(fid) = first.transpose()?.flatten() {
+            return Ok(Some(fid));
         }
         let mut found = Ok(None);
-        let mut compare = |key: &[u8], value: &bytes::Bytes| {
+        let mut compare = |key: &[u8], value: &Bytes| {
             if let Ok(None) = found {
                 found = with_name(key, value);
             }
@@ -136,10 +147,8 @@ impl Mdt {
         }
         Ok(found?)
     }
-    fn inode_row(&self, fid: Fid, missed: &mut Missed) -> Step<Option<Inode>> {
-        let key = fid.key();
-        let row = self.row_now(INODE, &key, missed, |row| row.map(|row| Inode::from_row(row)))?;
-        Ok(row.transpose().map_err(|e| self.unreadable(INODE, &key, e))?)
+    fn inode_row(&self, fid: Fid, missed: &mut Missed) -> Step<Option<Bytes>> {
+        self.row_now(INODE, &fid.key(), missed, |row| row.cloned())
     }
     /// Passes a row in memory to `read`.
     fn row_now<T>(
@@ -147,7 +156,7 @@ impl Mdt {
         table: Table,
         key: &[u8],
         missed: &mut Missed,
-        read: impl FnOnce(Option<&bytes::Bytes>) -> T,
+        read: impl FnOnce(Option<&Bytes>) -> T,
     ) -> Step<T> {
         self.core().osd.read_now(table, key, read)?.ok_or_else(|| {
             missed.read_set.key(table, key);

@@ -5,7 +5,7 @@
 
 use crate::mdt::Mdt;
 use crate::rows::acl::{self, Acl};
-use crate::rows::row::{EntryRow, Inode, Row, RowError};
+use crate::rows::row::{EntryRow, Inode, InodeRow, Row, RowError};
 use crate::rows::table::{self, ENTRY, INODE, LINK, XATTR};
 use crate::rows::xattr_name::check_xattr_name;
 use crate::service::inode_locks::{Claims, reply_tail};
@@ -14,10 +14,10 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_osd::Table;
 use nacre_target::{ExportId, Reply, Request};
-use nacre_types::{Caller, Errno, Failure, Fid, FileType, SizeState};
+use nacre_types::{Caller, Encoded, Errno, Failure, Fid, FileType, Layout, SizeState};
 use nacre_wire::mdt::{
-    DirEntry, EntryReply, FidLinks, FidLinksReply, GetLayout, Getattr, Getxattr, LayoutReply, Listxattr,
-    ListxattrReply, LockTail, Readdir, ReaddirReply, Readlink, ReadlinkReply, Settle, XattrReply,
+    DirEntry, EntryReply, EntryReplyWith, FidLinks, FidLinksReply, GetLayout, Getattr, Getxattr, LayoutReply,
+    Listxattr, ListxattrReply, LockTail, Readdir, ReaddirReply, Readlink, ReadlinkReply, Settle, XattrReply,
 };
 use nacre_wire::target::StatfsReply;
 use tracing::error;
@@ -45,20 +45,21 @@ impl Mdt {
     }
 
     /// The description of an inode that was read under a claim, by this name if there is one, for a client.
-    pub(crate) fn describe(
+    pub(crate) fn describe<'a>(
         &self,
         claims: &mut Claims,
         export: ExportId,
-        inode: Inode,
+        row: &'a [u8],
         name: Option<(Fid, &[u8])>,
-    ) -> EntryReply {
+    ) -> Result<EntryReplyWith<Encoded<'a, Option<Layout>>>, RowError> {
+        let inode = InodeRow::of_row(row)?;
         let fid = inode.attr.fid;
         let yours = inode.attr.size_state == SizeState::Open && self.is_sole_writer(export, fid);
-        self.inode_read(claims, &inode, yours, name);
-        let mut reply = inode.into_reply();
+        self.inode_read(claims, &inode, yours, name)?;
+        let mut reply = inode.reply()?;
         reply.yours = yours;
         reply.buffered &= !yours && self.may_be_buffered(export, fid);
-        reply
+        Ok(reply)
     }
     /// Whether only this client can have changed a file since its size was exact, if that is not known now.
     pub(crate) fn is_sole_writer(&self, export: ExportId, fid: Fid) -> bool {
@@ -147,8 +148,11 @@ impl Mdt {
         entry: &EntryRow,
     ) -> Result<Option<EntryReply>, Errno> {
         self.claim_inode(claims, entry.fid);
-        let Some(inode) = self.read_row::<Inode>(INODE, &entry.fid.key()).await? else { return Ok(None) };
-        Ok(Some(self.describe(claims, request.export, inode, Some((dir, &entry.name)))))
+        let key = entry.fid.key();
+        let Some(row) = self.core().osd.get(INODE, &key).await? else { return Ok(None) };
+        let described = self.describe(claims, request.export, &row, Some((dir, &entry.name)));
+        let reply = described.and_then(|reply| Ok(reply.map_layout(|layout| layout.value())?));
+        reply.map(Some).map_err(|e| self.unreadable(INODE, &key, e))
     }
 
     pub(crate) async fn readlink(&self, args: &Readlink) -> Result<Reply, Errno> {

@@ -35,6 +35,9 @@ impl Rng {
     }
 }
 
+/// Effects of most visits: there is room for them from the start.
+const VISIT_EFFECTS: usize = 4;
+
 struct Sleep<'a> {
     ctx: &'a Ctx,
     at: Instant,
@@ -267,7 +270,11 @@ impl Ctx {
     }
     /// Empties the list of effects: the driver carries them out after the visit.
     pub fn take_effects(&self) -> Vec<Effect> {
-        core::mem::take(&mut self.effects.borrow_mut())
+        let effects = &mut *self.effects.borrow_mut();
+        if effects.is_empty() {
+            return Vec::new();
+        }
+        core::mem::replace(effects, Vec::with_capacity(VISIT_EFFECTS))
     }
     /// The time of the next [`crate::Event::Timer`] for the island.
     pub fn deadline(&self) -> Option<Instant> {

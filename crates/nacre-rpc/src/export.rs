@@ -68,7 +68,8 @@ pub struct Export {
     newest: Xid,
     records: BTreeMap<Xid, ReplyRecord>,
     tags: BTreeMap<Tag, TagUse>,
-    running: BTreeMap<Xid, Running>,
+    /// Sorted by xid. There are few, and the latest is almost always the last.
+    running: Vec<(Xid, Running)>,
     /// Requests of this epoch without a tag that must run once only; on one connection none is sent twice.
     untagged: BTreeSet<Xid>,
     callbacks: BTreeMap<Xid, Frame>,
@@ -90,7 +91,7 @@ impl Export {
             newest: Xid(0),
             records: BTreeMap::new(),
             tags: BTreeMap::new(),
-            running: BTreeMap::new(),
+            running: Vec::new(),
             untagged: BTreeSet::new(),
             callbacks: BTreeMap::new(),
             next_callback: 1,
@@ -152,7 +153,7 @@ impl Export {
         if header.xid <= self.last_xid && !replay {
             return Admission::Error(Errno::EPROTO);
         }
-        if let Some(running) = self.running.get_mut(&header.xid) {
+        if let Some((_, running)) = self.running_at(header.xid).ok().and_then(|at| self.running.get_mut(at)) {
             running.epoch = header.epoch;
             return Admission::Drop;
         }
@@ -183,8 +184,9 @@ impl Export {
             }
             Class::Read | Class::Callback | Class::Import => {}
         }
-        self.running
-            .insert(header.xid, Running { tag: header.tag, began: header.epoch, epoch: header.epoch });
+        let running = Running { tag: header.tag, began: header.epoch, epoch: header.epoch };
+        let at = self.running_at(header.xid).unwrap_or_else(|at| at);
+        self.running.insert(at, (header.xid, running));
         Admission::Execute
     }
 
@@ -213,7 +215,9 @@ impl Export {
             return;
         }
         self.last_xid = last_xid;
-        self.untagged = self.untagged.split_off(&last_xid);
+        if !self.untagged.is_empty() {
+            self.untagged = self.untagged.split_off(&last_xid);
+        }
         // Every record except the one with the highest transno: the search skips one record at most.
         let newest = self.newest;
         while let Some((&xid, _)) = self.records.range(..=last_xid).find(|(xid, _)| **xid != newest) {
@@ -252,13 +256,24 @@ impl Export {
     /// The request that was admitted on epoch `began` was executed. Returns the epoch on which its reply may be sent; `None`: on
     /// no connection, the next copy of the request gets a reply.
     pub fn finish(&mut self, xid: Xid, began: ConnEpoch) -> Option<ConnEpoch> {
-        let running = self.running.get(&xid).filter(|running| running.began == began)?.epoch;
-        self.running.remove(&xid);
+        let at = self.running_at(xid).ok()?;
+        let (_, running) = self.running.get(at)?;
+        let running = Some(running).filter(|running| running.began == began)?.epoch;
+        self.running.remove(at);
         (running == self.epoch).then_some(running)
     }
     /// A running request is abandoned: its next copy is executed, even before the task of this one has ended.
     pub fn abandon(&mut self, xid: Xid) {
-        self.running.remove(&xid);
+        if let Ok(at) = self.running_at(xid) {
+            self.running.remove(at);
+        }
+    }
+    /// The place of a running request, or the one that it would have.
+    fn running_at(&self, xid: Xid) -> Result<usize, usize> {
+        match self.running.last() {
+            Some((last, _)) if *last >= xid => self.running.binary_search_by_key(&xid, |(xid, _)| *xid),
+            _ => Err(self.running.len()),
+        }
     }
 
     fn release(&mut self, xid: Xid) {
@@ -314,7 +329,7 @@ impl Export {
     }
     /// Requests that are being executed, with their tags.
     pub fn running(&self) -> impl ExactSizeIterator<Item = (Xid, Tag)> + '_ {
-        self.running.iter().map(|(&xid, r)| (xid, r.tag))
+        self.running.iter().map(|(xid, r)| (*xid, r.tag))
     }
     /// Records that a resend may still ask for, in the order of their xids.
     pub fn records(&self) -> impl ExactSizeIterator<Item = &ReplyRecord> + '_ {

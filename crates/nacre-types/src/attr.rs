@@ -1,6 +1,7 @@
 //! Attributes of an inode, in messages and in table rows.
 
-use crate::{Fid, Timestamp, codec_enum, codec_struct};
+use crate::codec::FixedWriter;
+use crate::{Codec, DecodeError, Fid, Reader, Timestamp, Writer, codec_enum, codec_struct};
 use alloc::vec::Vec;
 
 /// Bits of `mode`, as in `stat(2)`.
@@ -60,43 +61,85 @@ codec_enum! {
     }
 }
 
-codec_struct! {
-    /// The attributes that `stat` returns, and the version of the inode.
-    #[derive(Copy)]
-    pub struct Attr {
-        /// Of the inode; gives the inode number ([`Fid::ino`]).
-        pub fid: Fid,
-        /// Type and permission bits.
-        pub mode: u32,
-        /// Owner.
-        pub uid: u32,
-        /// Owning group.
-        pub gid: u32,
-        /// Project, for quota; 0: none.
-        pub projid: u32,
-        /// Number of names; of a directory, 2 and one for each subdirectory.
-        pub nlink: u32,
-        /// Device number of a device node, in the kernel's 32-bit encoding.
-        pub rdev: u32,
-        /// Bytes. Meaningful for a regular file only while `size_state` is `Exact`.
-        pub size: u64,
-        /// Space in units of 512 bytes.
-        pub blocks: u64,
-        /// Latest access that the MDT has recorded.
-        pub atime: Timestamp,
-        /// Latest change of the bytes, or of the names in a directory.
-        pub mtime: Timestamp,
-        /// Latest change of the inode.
-        pub ctime: Timestamp,
-        /// Creation.
-        pub btime: Timestamp,
-        /// Whether `size` and `blocks` of a regular file can be used.
-        pub size_state: SizeState,
-        /// Transno of the last change of this inode's own attributes.
-        pub version: u64,
+/// The attributes that `stat` returns, and the version of the inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr {
+    /// Of the inode; gives the inode number ([`Fid::ino`]).
+    pub fid: Fid,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Owning group.
+    pub gid: u32,
+    /// Project, for quota; 0: none.
+    pub projid: u32,
+    /// Number of names; of a directory, 2 and one for each subdirectory.
+    pub nlink: u32,
+    /// Device number of a device node, in the kernel's 32-bit encoding.
+    pub rdev: u32,
+    /// Bytes. Meaningful for a regular file only while `size_state` is `Exact`.
+    pub size: u64,
+    /// Space in units of 512 bytes.
+    pub blocks: u64,
+    /// Latest access that the MDT has recorded.
+    pub atime: Timestamp,
+    /// Latest change of the bytes, or of the names in a directory.
+    pub mtime: Timestamp,
+    /// Latest change of the inode.
+    pub ctime: Timestamp,
+    /// Creation.
+    pub btime: Timestamp,
+    /// Whether `size` and `blocks` of a regular file can be used.
+    pub size_state: SizeState,
+    /// Transno of the last change of this inode's own attributes.
+    pub version: u64,
+}
+/// The fields in their order. They have a fixed length together, so they are written and read at once: an inode is encoded for
+/// its row and for each reply.
+impl<'a> Codec<'a> for Attr {
+    fn encode(&self, w: &mut Writer) {
+        let mut fields = FixedWriter::<{ Self::BYTES }>::new();
+        fields.add(self.fid.seq.0.to_le_bytes());
+        fields.add(self.fid.oid.0.to_le_bytes());
+        for field in [self.mode, self.uid, self.gid, self.projid, self.nlink, self.rdev] {
+            fields.add(field.to_le_bytes());
+        }
+        fields.add(self.size.to_le_bytes());
+        fields.add(self.blocks.to_le_bytes());
+        for time in [self.atime, self.mtime, self.ctime, self.btime] {
+            fields.add(time.sec.to_le_bytes());
+            fields.add(time.nsec.to_le_bytes());
+        }
+        fields.add([self.size_state.number()]);
+        fields.add(self.version.to_le_bytes());
+        fields.append_to(w);
+    }
+    fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let r = &mut Reader::new(r.raw(Self::BYTES)?);
+        Ok(Self {
+            fid: Codec::decode(r)?,
+            mode: Codec::decode(r)?,
+            uid: Codec::decode(r)?,
+            gid: Codec::decode(r)?,
+            projid: Codec::decode(r)?,
+            nlink: Codec::decode(r)?,
+            rdev: Codec::decode(r)?,
+            size: Codec::decode(r)?,
+            blocks: Codec::decode(r)?,
+            atime: Codec::decode(r)?,
+            mtime: Codec::decode(r)?,
+            ctime: Codec::decode(r)?,
+            btime: Codec::decode(r)?,
+            size_state: Codec::decode(r)?,
+            version: Codec::decode(r)?,
+        })
     }
 }
 impl Attr {
+    /// Encoded length.
+    const BYTES: usize = 12 + 6 * 4 + 2 * 8 + 4 * 12 + 1 + 8;
+
     /// Attributes of an empty inode with one name that belongs to root.
     pub fn new(fid: Fid, mode: u32, time: Timestamp) -> Self {
         Self {

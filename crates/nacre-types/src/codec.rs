@@ -46,6 +46,28 @@ impl Writer {
     }
 }
 
+/// Fields of a fixed length, to be appended together: one check for room, where each field would have its own.
+pub(crate) struct FixedWriter<const N: usize> {
+    bytes: [u8; N],
+    at: usize,
+}
+impl<const N: usize> FixedWriter<N> {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self { bytes: [0; N], at: 0 }
+    }
+    #[inline]
+    pub(crate) fn add<const M: usize>(&mut self, field: [u8; M]) {
+        self.bytes[self.at..self.at + M].copy_from_slice(&field);
+        self.at += M;
+    }
+    #[inline]
+    pub(crate) fn append_to(self, w: &mut Writer) {
+        debug_assert_eq!(self.at, N, "not all fields were added");
+        w.raw(&self.bytes);
+    }
+}
+
 /// Takes fields from a byte slice. Borrowed fields live as long as the slice.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
@@ -476,7 +498,10 @@ mod tests {
         for n in 0..=both.len() {
             let decoded = <(Sample<'_>, Short)>::from_slice(&both[..n]);
             let encoded = <(Encoded<'_, Sample<'_>>, Encoded<'_, Short>)>::from_slice(&both[..n]);
-            assert_eq!(encoded.map(|(s, short)| (s.value().unwrap(), short.value().unwrap())), decoded);
+            assert_eq!(
+                encoded.clone().map(|(s, short)| (s.value().unwrap(), short.value().unwrap())),
+                decoded
+            );
             assert!(encoded.is_ok_and(|e| e.to_vec() == both) || n < both.len());
         }
         let long = Short { name: "abcd".into(), list: Vec::new() }.to_vec();

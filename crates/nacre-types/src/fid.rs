@@ -116,10 +116,12 @@ impl fmt::Debug for Fid {
 }
 
 impl<'a> crate::Codec<'a> for Fid {
+    #[inline]
     fn encode(&self, w: &mut crate::Writer) {
         self.seq.encode(w);
         self.oid.encode(w);
     }
+    #[inline]
     fn decode(r: &mut crate::Reader<'a>) -> Result<Self, crate::DecodeError> {
         Ok(Self { seq: Seq::decode(r)?, oid: Oid::decode(r)? })
     }

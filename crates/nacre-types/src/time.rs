@@ -55,10 +55,12 @@ impl Add<Duration> for Timestamp {
 }
 
 impl<'a> crate::Codec<'a> for Timestamp {
+    #[inline]
     fn encode(&self, w: &mut crate::Writer) {
         self.sec.encode(w);
         self.nsec.encode(w);
     }
+    #[inline]
     fn decode(r: &mut crate::Reader<'a>) -> Result<Self, crate::DecodeError> {
         let (sec, nsec) = (i64::decode(r)?, u32::decode(r)?);
         if nsec >= 1_000_000_000 {

@@ -22,7 +22,8 @@ const SIDEWAYS: &[(&str, &str)] = &[
 ];
 
 /// The external crates that logic crates may use.
-const LOGIC_DEPENDENCIES: &[&str] = &["bytes", "crc-fast", "hashbrown", "siphasher", "thiserror", "tracing"];
+const LOGIC_DEPENDENCIES: &[&str] =
+    &["bytes", "crc-fast", "hashbrown", "siphasher", "smallvec", "thiserror", "tracing"];
 
 const LICENCES: &[&str] = &[
     "MIT",

@@ -224,7 +224,7 @@ pub(super) fn check_fid(view: &mut View<'_>, client: ClientUuid, fid: Fid) -> St
         warn!(%fid, %client, "create with a fid of a sequence of another client refused");
         return Err(Errno::EPERM.into());
     }
-    if view.inode(fid)?.is_some() {
+    if view.has_inode(fid)? {
         warn!(%fid, %client, "create with a fid in use refused");
         return Err(Errno::EINVAL.into());
     }

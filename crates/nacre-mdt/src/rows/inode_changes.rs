@@ -21,6 +21,7 @@ impl View<'_> {
     pub(crate) fn add_link(&mut self, inode: &mut Inode, parent: Fid, name: Name<'_>) {
         let bytes: usize = inode.links.iter().map(|l| l.name.len()).sum();
         if inode.links.len() < LINKS_INLINE_MAX && bytes + name.as_bytes().len() <= LINK_BYTES_INLINE_MAX {
+            inode.links.reserve_exact(1); // most inodes have one name
             inode.links.push(ParentLink { parent, name: name.to_bytes() });
         } else {
             self.put_bytes(LINK, &table::link(inode.attr.fid, parent, name.as_bytes()), &[]);

@@ -7,6 +7,7 @@ use crate::rows::row::Inode;
 use alloc::vec::Vec;
 use nacre_types::{Fid, InodeBits};
 use nacre_wire::mdt::EntryReply;
+use smallvec::SmallVec;
 
 /// The holders of locks, as far as a transaction has to know them.
 pub(crate) trait LockHolders {
@@ -24,7 +25,7 @@ pub(crate) struct LockChanges {
     broken: Vec<(Fid, InodeBits)>,
     changed: Vec<EntryReply>,
     removed: Vec<Fid>,
-    described: Vec<Fid>,
+    described: SmallVec<[Fid; 2]>,
     unreported: Vec<Fid>,
 }
 

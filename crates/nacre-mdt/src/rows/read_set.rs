@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use nacre_osd::{Osd, OsdError, Pins, RowKey, Table};
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
 use nacre_types::{Fid, Name};
+use smallvec::SmallVec;
 
 /// More rows than a range of names has.
 const RANGE_ROWS: u32 = DISCRIMINATORS as u32 + 1;
@@ -15,7 +16,7 @@ const RANGE_ROWS: u32 = DISCRIMINATORS as u32 + 1;
 pub(crate) struct ReadSet {
     /// In no order; a key may be there more than once.
     keys: Vec<RowKey>,
-    ranges: Vec<(RowKey, RowKey)>,
+    ranges: SmallVec<[(RowKey, RowKey); 1]>,
     walks: AncestorWalks,
 }
 

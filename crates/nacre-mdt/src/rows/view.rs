@@ -20,6 +20,7 @@ use nacre_osd::{Credits, Table, Tx};
 use nacre_rpc::PreVersions;
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
 use nacre_types::{Errno, Failure, Fid, InodeBits, Name, Owner, Transno, Writer};
+use smallvec::SmallVec;
 use tracing::error;
 
 /// The reason why an attempt ended without a result.
@@ -122,7 +123,7 @@ pub(crate) struct Output {
     /// The versions that the operation depends on.
     pub(crate) versions: PreVersions,
     /// Directories that the transaction has made or moved, and their parents, in order.
-    pub(crate) placed_dirs: Vec<(Fid, Fid)>,
+    pub(crate) placed_dirs: SmallVec<[(Fid, Fid); 1]>,
 }
 
 /// An open transaction of the metadata target.
@@ -231,6 +232,13 @@ impl<'a> View<'a> {
     /// An inode that a client names by FID. ESTALE sends the kernel back to its lookup.
     pub(crate) fn file(&mut self, fid: Fid) -> Step<Inode> {
         self.inode(fid)?.ok_or(Errno::ESTALE.into())
+    }
+    /// Whether there is an inode with this FID.
+    pub(crate) fn has_inode(&mut self, fid: Fid) -> Step<bool> {
+        if let Some(accesses) = &mut self.output.accesses {
+            accesses.read(AccessKey::inode(fid));
+        }
+        Ok(self.bytes(INODE, &fid.key())?.is_some())
     }
     /// A directory in which names are looked up or changed.
     pub(crate) fn dir(&mut self, fid: Fid) -> Step<Inode> {

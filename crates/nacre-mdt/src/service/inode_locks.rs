@@ -149,6 +149,7 @@ impl Mdt {
     }
     /// The tail of the reply to a read.
     pub(crate) fn lock_tail(&self, claims: Claims) -> Option<ReplyTail> {
+        claims.export?; // granted nothing
         let (seen, granted) = self.grants(claims);
         reply_tail(LockTail { seen, granted, ..LockTail::default() })
     }

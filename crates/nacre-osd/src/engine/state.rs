@@ -17,6 +17,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Owner, Transno};
+use smallvec::SmallVec;
 
 pub(crate) struct State {
     // The parts have private state of their own; operations borrow several of them at once.
@@ -238,7 +239,7 @@ impl State {
         if self.charges.is_empty() {
             return;
         }
-        let mut by_id: Vec<_> = Vec::with_capacity(self.charges.len() * 3);
+        let mut by_id: SmallVec<[_; 6]> = SmallVec::new();
         for (owner, bytes, objects) in self.charges.drain(..) {
             by_id.extend(ids_of(owner).map(|id| (id, bytes, objects)));
         }

@@ -117,6 +117,8 @@ pub(crate) struct LogWriter {
     buffer_at: u64,
     /// The bytes before `buffer_at` that the second copy does not have yet.
     copy: Vec<u8>,
+    /// Length of the largest of the latest writes of the second copy.
+    copy_bytes: usize,
     /// Ends of the pages that were written, in both copies of the last segment.
     paged_to: [u64; 2],
     /// Bytes of the largest of the latest visits.
@@ -154,6 +156,7 @@ impl LogWriter {
             buffer: Vec::new(),
             buffer_at: 0,
             copy: Vec::new(),
+            copy_bytes: 0,
             paged_to: [0; 2],
             visit_bytes: 0,
             full: Vec::new(),
@@ -358,8 +361,10 @@ impl LogWriter {
     pub(crate) fn flush_copy(&mut self) {
         self.flush_buffer();
         if !self.copy.is_empty() {
-            // The next one will be about as large, and is not to be copied when it is a little larger.
-            let next = Vec::with_capacity(self.copy.len() + self.copy.len() / 4);
+            // The next one will be about as large as the largest of the latest, and is not to be copied when it is a little
+            // larger.
+            self.copy_bytes = self.copy.len().max(self.copy_bytes - self.copy_bytes / 4);
+            let next = Vec::with_capacity(self.copy_bytes + self.copy_bytes / 4);
             let data = core::mem::replace(&mut self.copy, next);
             self.write(1, self.buffer_at - data.len() as u64, data);
         }

@@ -61,7 +61,10 @@ impl Index {
         let Some((line, words)) = self.line(key) else { return self.tree(key).get(key).copied() };
         let Line { key: recent, mut slot } = line.get();
         if recent != words {
-            slot = self.tree(key).get(key).copied().unwrap_or(NO_SLOT);
+            let tree = self.tree(key);
+            // New inodes are numbered upwards: one look at the end of the tree tells that their keys have no rows.
+            let is_beyond = tree.last_key_value().is_none_or(|(last, _)| last < key);
+            slot = if is_beyond { NO_SLOT } else { tree.get(key).copied().unwrap_or(NO_SLOT) };
             line.set(Line { key: words, slot });
         }
         (slot != NO_SLOT).then_some(slot)

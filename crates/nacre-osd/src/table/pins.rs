@@ -6,15 +6,15 @@
 
 use crate::table::key::Key;
 use crate::table::memtable::Ticket;
-use alloc::vec::Vec;
+use smallvec::SmallVec;
 
 /// Rows and ranges that `fetch` has read for a transaction. They stay in memory until this value is dropped.
 #[derive(Default)]
 pub struct Pins {
-    /// Fetched keys that had no row, sorted.
-    absent: Vec<Key>,
+    /// Fetched keys that had no row, sorted. Most requests have at most one, and one range.
+    absent: SmallVec<[Key; 1]>,
     /// A key in such a range that has no row is absent.
-    ranges: Vec<PinnedRange>,
+    ranges: SmallVec<[PinnedRange; 1]>,
     /// Of the first fetch: it keeps the rows of later ones as well.
     ticket: Option<Ticket>,
 }

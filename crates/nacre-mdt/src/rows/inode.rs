@@ -47,20 +47,23 @@ impl Inode {
     }
     /// The description of the inode in replies.
     pub(crate) fn reply(&self) -> EntryReply {
+        self.reply_with(self.layout.clone())
+    }
+    /// The same of an inode that is not needed any more.
+    pub(crate) fn into_reply(mut self) -> EntryReply {
+        let layout = self.layout.take();
+        self.reply_with(layout)
+    }
+    fn reply_with(&self, layout: Option<Layout>) -> EntryReply {
         EntryReply {
             attr: self.attr,
-            layout: self.layout.clone(),
+            layout,
             kill_priv: self.has_privileges(),
             has_xattrs: !self.xattrs.is_empty(),
             mtime_set_at: self.mtime_order,
             yours: false,
             buffered: may_be_buffered(&self.attr),
         }
-    }
-    /// The same of an inode that is not needed any more.
-    pub(crate) fn into_reply(mut self) -> EntryReply {
-        let layout = self.layout.take();
-        EntryReply { layout, ..self.reply() }
     }
     pub(crate) fn owner(&self) -> Owner {
         Owner { uid: self.attr.uid, gid: self.attr.gid, projid: self.attr.projid }

@@ -12,6 +12,7 @@ use crate::rows::row::{
 use crate::rows::state_change::StateChange;
 use crate::rows::table::{self, CHOWN, DESTROY, FLOCK, INODE, LINK, ORPHAN, UNSETTLED, XATTR};
 use crate::rows::view::{Step, View};
+use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Errno, Fid, InodeBits, Name, mode};
 
@@ -21,7 +22,9 @@ impl View<'_> {
     pub(crate) fn add_link(&mut self, inode: &mut Inode, parent: Fid, name: Name<'_>) {
         let bytes: usize = inode.links.iter().map(|l| l.name.len()).sum();
         if inode.links.len() < LINKS_INLINE_MAX && bytes + name.as_bytes().len() <= LINK_BYTES_INLINE_MAX {
-            inode.links.reserve_exact(1); // most inodes have one name
+            if inode.links.is_empty() {
+                inode.links = Vec::with_capacity(1); // most inodes have one name
+            }
             inode.links.push(ParentLink { parent, name: name.to_bytes() });
         } else {
             self.put_bytes(LINK, &table::link(inode.attr.fid, parent, name.as_bytes()), &[]);

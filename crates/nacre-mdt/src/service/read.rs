@@ -58,7 +58,7 @@ impl Mdt {
         self.inode_read(claims, &inode, yours, name)?;
         let mut reply = inode.reply()?;
         reply.yours = yours;
-        reply.buffered &= !yours && self.may_be_buffered(export, fid);
+        reply.buffered = reply.buffered && !yours && self.may_be_buffered(export, fid);
         Ok(reply)
     }
     /// Whether only this client can have changed a file since its size was exact, if that is not known now.

@@ -363,7 +363,7 @@ impl LogWriter {
         if !self.copy.is_empty() {
             // The next one will be about as large as the largest of the latest, and is not to be copied when it is a little
             // larger.
-            self.copy_bytes = self.copy.len().max(self.copy_bytes - self.copy_bytes / 4);
+            self.copy_bytes = self.copy.len().max(self.copy_bytes - self.copy_bytes / 16);
             let next = Vec::with_capacity(self.copy_bytes + self.copy_bytes / 4);
             let data = core::mem::replace(&mut self.copy, next);
             self.write(1, self.buffer_at - data.len() as u64, data);

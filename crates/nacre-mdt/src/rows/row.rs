@@ -120,16 +120,25 @@ codec_struct! {
 codec_struct! {
     /// The row of an [`Inode`], of which only the parts are decoded that describe it to a client.
     pub struct InodeRow<'a> {
-        /// See [`Inode`], as for all others.
+        /// As in [`Inode`], like all others.
         pub attr: Attr,
+        /// For a reply.
         pub mtime_order: Timestamp,
+        /// For a reply, which has it in the same form.
         pub layout: Encoded<'a, Option<Layout>>,
+        /// Not for replies.
         pub may_have_objects: bool,
+        /// Not for replies.
         pub target: Encoded<'a, Bytes>,
+        /// Not for replies.
         pub template: Encoded<'a, Option<LayoutTemplate>>,
+        /// Not for replies.
         pub entries: u64,
+        /// They tell whether LOOKUP can be granted with a name.
         pub links: Encoded<'a, Vec<ParentLink>>,
+        /// Not for replies.
         pub links_beyond: u32,
+        /// They tell whether the inode has privileges.
         pub xattrs: Encoded<'a, Vec<Xattr>>,
     }
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use nacre_node::Store;
-use nacre_osd::{Credits, OsdConfig, OsdError, Table, table};
+use nacre_osd::{Credits, OsdConfig, OsdError, RowKey, Table, table};
 use nacre_osd_mem::MemStore;
 use nacre_testkit::OsdDrive;
 use nacre_types::{Owner, Transno};
@@ -180,4 +180,54 @@ fn a_held_store_is_not_formatted_again_unless_told() {
     assert_eq!(get(&mut d, b"a"), None);
     let empty: Arc<dyn Store> = Arc::new(MemStore::new(1 << 30));
     assert!(matches!(OsdDrive::open(&empty, &config()), Err(OsdError::Format(t)) if t.contains("mkfs")));
+}
+
+/// A form that does not wait says that it would have to, and what has been fetched it finds.
+#[test]
+fn what_needs_no_read_is_there_at_once() {
+    let store = store();
+    let config = OsdConfig { dirty_bytes_max: 256 << 10, cache_bytes_max: 1, ..config() };
+    OsdDrive::format(&store, &config, false).unwrap();
+    let mut d = OsdDrive::open(&store, &config).unwrap();
+    let key = |n: u32| [&n.to_be_bytes()[..], b"row"].concat();
+    d.run(move |osd| async move {
+        for n in 0..4000 {
+            let pins = osd.fetch(&[(T, &key(n))]).await.unwrap();
+            let room = osd.reserve(credits()).await.unwrap();
+            let done = osd.transact(&pins, room, |tx| {
+                tx.put(T, &key(n), vec![n as u8; 100]);
+                Ok::<_, ()>(())
+            });
+            done.unwrap();
+        }
+    })
+    .unwrap();
+    d.run(move |osd| async move {
+        let read = |n| osd.read_now(T, &key(n), |row| row.map(|row| row[0])).unwrap();
+        let range = |n| {
+            let mut rows = Vec::new();
+            let pins = Default::default();
+            let mut each = |_: &[u8], row: &bytes::Bytes| rows.push(row[0]);
+            let all = osd.each_row_now(T, (&key(n), &key(n + 2)), 10, &pins, &mut each).unwrap();
+            all.then_some(rows)
+        };
+        assert!(osd.stats().runs > 0);
+        assert_eq!((read(1), range(1)), (None, None), "in a run only");
+        assert_eq!((read(3999), read(70_000)), (Some(Some(3999u32 as u8)), Some(None)));
+        let keys = [RowKey::new(T, &key(1))];
+        let ranges = [(RowKey::new(T, &key(1)), RowKey::new(T, &key(3)))];
+        assert!(osd.fetch_now(&keys, &[], 10).unwrap().is_none());
+        assert!(osd.fetch_now(&[], &ranges, 10).unwrap().is_none());
+        let pins = osd.fetch_set(&keys, &ranges, 10).await.unwrap();
+        assert_eq!((read(1), read(2)), (Some(Some(1)), Some(Some(2))));
+        assert!(osd.fetch_now(&keys, &[], 10).unwrap().is_some());
+        let mut rows = Vec::new();
+        let mut each = |_: &[u8], row: &bytes::Bytes| rows.push(row[0]);
+        assert!(osd.each_row_now(T, (&key(1), &key(3)), 10, &pins, &mut each).unwrap());
+        assert_eq!(rows, [1, 2]);
+        let room = osd.reserve_now(credits()).expect("a little is used");
+        assert!(osd.reserve_now(Credits { rows: 4000, ..credits() }).is_none(), "beyond half of the bound");
+        drop(room);
+    })
+    .unwrap();
 }

@@ -11,7 +11,7 @@ use crate::rows::access::{AccessKey, AccessSet};
 use crate::rows::lock_changes::{LockChanges, LockHolders, changed_bits};
 use crate::rows::opens::{Opens, Undo};
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::{EntryOf, EntryRow, Inode, Row, RowError};
+use crate::rows::row::{EntryOf, EntryRow, Inode, InodeRow, Row, RowError};
 use crate::rows::state_change::StateChange;
 use crate::rows::table::{self, ENTRY, INODE};
 use alloc::boxed::Box;
@@ -238,7 +238,9 @@ impl<'a> View<'a> {
         if let Some(accesses) = &mut self.output.accesses {
             accesses.read(AccessKey::inode(fid));
         }
-        Ok(self.bytes(INODE, &fid.key())?.is_some())
+        let key = fid.key();
+        let Some(row) = self.bytes(INODE, &key)? else { return Ok(false) };
+        InodeRow::of_row(row).map(|_| true).map_err(|e| damaged(INODE, &key, e))
     }
     /// A directory in which names are looked up or changed.
     pub(crate) fn dir(&mut self, fid: Fid) -> Step<Inode> {

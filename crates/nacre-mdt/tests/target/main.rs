@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
 mod batches;
+mod cold;
 mod leavers;
 mod moves;
 mod resend;

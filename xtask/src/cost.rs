@@ -21,7 +21,9 @@ pub(crate) fn run() -> Result<()> {
         let share = format!("{:.1} %", (with - without) / with * 100.0);
         println!("{shown:<16} {with:>14.0} {without:>14.0} {share:>9}");
     }
-    println!("{:<16} {:>14.0}", "lookup", per_change(&example, "lookup", "with")?);
+    for op in ["unlink", "lookup"] {
+        println!("{op:<16} {:>14.0}", per_change(&example, op, "with")?);
+    }
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! The load of `cargo xtask cost`: N changes, or lookups, through a metadata target in the simulator, the same at every run.
 //!
-//! `create_cost create|mkdir|lookup with|without N`. Everything that the target does for a message happens in
+//! `create_cost create|mkdir|lookup|unlink with|without N`. Everything that the target does for a message happens in
 //! [`visit_mdt`] and [`log_mdt`], so that a profiler can count these alone: no client, network or object target.
 //! As in a process of nacre, memory comes from mimalloc, and as by a mount, closes that say nothing are sent together.
 #![allow(clippy::unwrap_used, reason = "a measurement")]
@@ -19,7 +19,9 @@ use std::rc::Rc;
 use support::{Cluster, DIR, O_RDWR, REG};
 
 /// Files that are looked up.
-const FILES: u32 = 500;
+const LOOKED_UP: u32 = 500;
+/// Files of which some are removed: more than any N.
+const REMOVABLE: u32 = 3000;
 
 #[global_allocator]
 static ALLOCATOR: nacre_rt::Allocator = nacre_rt::Allocator;
@@ -61,13 +63,20 @@ fn without_records(ctx: &Rc<Ctx>, config: TargetConfig) -> Box<dyn Logic> {
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    let [_, op, records, count] = &args[..] else { panic!("create_cost create|mkdir|lookup with|without N") };
-    let (mkdir, lookup, count) = (op == "mkdir", op == "lookup", count.parse::<u32>().unwrap());
+    let [_, op, records, count] = &args[..] else {
+        panic!("create_cost create|mkdir|lookup|unlink with|without N")
+    };
+    let (mkdir, lookup, unlink) = (op == "mkdir", op == "lookup", op == "unlink");
+    let count = count.parse::<u32>().unwrap();
     let make = if records == "without" { without_records } else { with_records };
     let mut cluster = Cluster::with_mdt(nacre_types::MdtIndex::ROOT, 1, 2, 1, make);
     cluster.run(0, move |client| async move {
         let mut closes = Vec::new();
-        let changes = if lookup { FILES } else { count };
+        let changes = match (lookup, unlink) {
+            (true, _) => LOOKED_UP,
+            (_, true) => REMOVABLE,
+            _ => count,
+        };
         for n in 0..changes {
             let name = format!("file.0.{n}");
             if mkdir {
@@ -84,7 +93,10 @@ fn main() {
             }
         }
         for n in 0..if lookup { count } else { 0 } {
-            client.lookup(Fid::ROOT, format!("file.0.{}", n % FILES).as_bytes()).await.unwrap();
+            client.lookup(Fid::ROOT, format!("file.0.{}", n % LOOKED_UP).as_bytes()).await.unwrap();
+        }
+        for n in 0..if unlink { count } else { 0 } {
+            client.unlink(Fid::ROOT, format!("file.0.{n}").as_bytes(), false).await.unwrap();
         }
     });
 }

@@ -23,7 +23,7 @@ impl Operation for Rename<'_> {
     fn read_set(&self, hash: HashKey, _export: Generation) -> ReadSet {
         let mut read_set = ReadSet::of_inode(self.parent);
         read_set.inode(self.new_parent);
-        read_set.name(hash, self.parent, self.name);
+        read_set.present_name(hash, self.parent, self.name);
         read_set.name(hash, self.new_parent, self.new_name);
         if let Some(fid) = self.whiteout {
             read_set.new_fid(fid);

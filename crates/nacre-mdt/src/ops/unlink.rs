@@ -16,7 +16,7 @@ impl Operation for Unlink<'_> {
 
     fn read_set(&self, hash: HashKey, _export: Generation) -> ReadSet {
         let mut read_set = ReadSet::of_inode(self.parent);
-        read_set.name(hash, self.parent, self.name);
+        read_set.present_name(hash, self.parent, self.name);
         read_set
     }
 

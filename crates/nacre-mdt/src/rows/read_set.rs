@@ -50,6 +50,12 @@ impl ReadSet {
         let (from, to) = table::entries_of_hash(dir, cookie_base(hash, name.as_bytes()));
         self.ranges.push((RowKey::new(ENTRY, &from), RowKey::new(ENTRY, &to)));
     }
+    /// The row that `name` has in `dir`, if it is there and was the first one of its hash: one key instead of a range, which
+    /// runs would be searched for. An operation that finds another row there asks for the range.
+    pub(crate) fn present_name(&mut self, hash: HashKey, dir: Fid, name: Name<'_>) {
+        let (first, _) = table::entries_of_hash(dir, cookie_base(hash, name.as_bytes()));
+        self.key(ENTRY, &first);
+    }
     /// Adds everything that is in `other`.
     pub(crate) fn merge(&mut self, other: ReadSet) {
         self.keys.extend(other.keys);

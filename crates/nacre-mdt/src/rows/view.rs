@@ -49,8 +49,8 @@ pub(crate) type Step<T> = Result<T, Abort>;
 /// The transaction that an operation runs in: the engine's in a target, a map in model tests.
 pub(crate) trait Rows {
     fn transno(&self) -> Transno;
-    /// The row, or `None`; without it, `None`: the key is not pinned.
-    fn get_pinned(&self, table: Table, key: &[u8]) -> Option<Option<&[u8]>>;
+    /// The row, or `None`; without it, `None`: nothing is known of the key.
+    fn get_known(&self, table: Table, key: &[u8]) -> Option<Option<&[u8]>>;
     /// Passes the rows of `from..to` to `row` in the order of their keys; `false`: the range is not pinned as a whole.
     fn each(&self, table: Table, from: &[u8], to: &[u8], row: &mut dyn FnMut(&[u8], &[u8])) -> bool;
     /// Writes the row that `encode` appends to an empty buffer.
@@ -63,8 +63,8 @@ impl Rows for Tx<'_> {
     fn transno(&self) -> Transno {
         Tx::transno(self)
     }
-    fn get_pinned(&self, table: Table, key: &[u8]) -> Option<Option<&[u8]>> {
-        Tx::get_pinned(self, table, key)
+    fn get_known(&self, table: Table, key: &[u8]) -> Option<Option<&[u8]>> {
+        Tx::get_known(self, table, key)
     }
     fn each(&self, table: Table, from: &[u8], to: &[u8], row: &mut dyn FnMut(&[u8], &[u8])) -> bool {
         let rows = self.pinned_range(table, from, to);
@@ -198,7 +198,7 @@ impl<'a> View<'a> {
     }
     /// A row without a version byte (a value of an extended attribute).
     pub(crate) fn bytes(&mut self, table: Table, key: &[u8]) -> Step<Option<&[u8]>> {
-        let Some(row) = self.rows.get_pinned(table, key) else {
+        let Some(row) = self.rows.get_known(table, key) else {
             self.read_set.key(table, key);
             return Err(Abort::MissingRows);
         };
@@ -268,7 +268,7 @@ impl<'a> View<'a> {
         let fid = inode.attr.fid;
         if self.others_hold(fid) {
             // A row that cannot be read has an error of its own where it is read.
-            let old = self.rows.get_pinned(INODE, &fid.key()).flatten();
+            let old = self.rows.get_known(INODE, &fid.key()).flatten();
             let old = old.and_then(|row| Inode::from_row(row).ok());
             let bits = old.map_or(InodeBits::NONE, |old| changed_bits(&old, inode));
             self.breaks(fid, bits);
@@ -345,6 +345,9 @@ impl<'a> View<'a> {
             }
         });
         if !pinned {
+            if let Some(entry) = self.first_of_hash(&from, name)? {
+                return Ok(Slot::Taken { cookie: base, entry });
+            }
             self.read_set.name(self.hash, dir, name);
             return Err(Abort::MissingRows);
         }
@@ -353,6 +356,12 @@ impl<'a> View<'a> {
             None if free < base + DISCRIMINATORS => Slot::Free { cookie: free },
             None => Slot::Full,
         })
+    }
+    /// The entry with the first cookie of the hash of a name, if it has that name: nearly every name that is there has it.
+    fn first_of_hash(&mut self, key: &[u8], name: Name<'_>) -> Step<Option<EntryRow>> {
+        let Some(row) = self.rows.get_known(ENTRY, key).flatten() else { return Ok(None) };
+        let entry = EntryOf::of_row(row).map_err(|e| damaged(ENTRY, key, e))?;
+        Ok((entry.name == name.as_bytes()).then(|| entry.to_entry()))
     }
     /// Stores a name under its new version.
     pub(crate) fn put_name(&mut self, dir: Fid, cookie: u64, entry: EntryRow) {
@@ -406,6 +415,31 @@ mod tests {
     use crate::testing::{Fs, HASH};
     use bytes::Bytes;
     use nacre_types::FileType;
+
+    #[test]
+    fn a_name_with_the_first_cookie_of_its_hash_is_found_by_its_own_row() {
+        let mut fs = Fs::new();
+        let (base, name) = (cookie_base(HASH, b"x"), Name::new(b"x").unwrap());
+        let row = |name: &'static [u8]| {
+            let name = Bytes::from_static(name);
+            EntryRow { name, fid: Fid::ROOT, file_type: FileType::Regular, version: 0 }
+        };
+        let find = |fs: &mut Fs| {
+            let (mut read_set, mut attempts) = (ReadSet::default(), 0);
+            read_set.present_name(HASH, Fid::ROOT, name);
+            let slot = fs.transact(read_set, |view| {
+                attempts += 1;
+                view.slot(Fid::ROOT, name)
+            });
+            (slot.unwrap(), attempts)
+        };
+        assert_eq!(find(&mut fs), (Slot::Free { cookie: base }, 2));
+        fs.put_row(ENTRY, &table::entry(Fid::ROOT, base), &row(b"x"));
+        assert_eq!(find(&mut fs), (Slot::Taken { cookie: base, entry: row(b"x") }, 1));
+        fs.put_row(ENTRY, &table::entry(Fid::ROOT, base), &row(b"y"));
+        fs.put_row(ENTRY, &table::entry(Fid::ROOT, base + 1), &row(b"x"));
+        assert_eq!(find(&mut fs), (Slot::Taken { cookie: base + 1, entry: row(b"x") }, 2));
+    }
 
     #[test]
     fn a_name_goes_to_the_lowest_cookie_of_its_hash_that_no_other_has() {

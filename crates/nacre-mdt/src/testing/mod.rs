@@ -56,7 +56,7 @@ impl Rows for MapTx<'_> {
     fn transno(&self) -> Transno {
         Transno(self.transno)
     }
-    fn get_pinned(&self, table: Table, key: &[u8]) -> Option<Option<&[u8]>> {
+    fn get_known(&self, table: Table, key: &[u8]) -> Option<Option<&[u8]>> {
         let pinned = self.fetched.holds(table, key);
         let key = (table, key.to_vec());
         match self.changes.get(&key) {

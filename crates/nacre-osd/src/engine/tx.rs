@@ -45,10 +45,14 @@ impl<'a> Tx<'a> {
             None => panic!("{key:?} was read in a transaction without a pin"),
         }
     }
-    /// The row, or `None`; without it, `None`: the key is not pinned, and the handler has to go back to `fetch`.
-    pub fn get_pinned(&self, table: Table, key: &[u8]) -> Option<Option<&[u8]>> {
-        let slot = self.look(&Key::new(table, key))?;
-        Some(slot.and_then(|slot| self.state.mem.row(slot).value()))
+    /// The row, or `None`; without it, `None`: nothing is known of the key, and the handler has to go back to `fetch`. A row in
+    /// memory is current whether it was fetched or not; that there is none is known of fetched keys only.
+    pub fn get_known(&self, table: Table, key: &[u8]) -> Option<Option<&[u8]>> {
+        let key = Key::new(table, key);
+        match self.state.mem.slot(&key) {
+            Some(slot) => Some(self.state.mem.row(slot).value()),
+            None => self.pins.is_absent(&key).then_some(None),
+        }
     }
     /// Whether `get` may be called: false sends the handler back to `fetch` (its first read chose other keys).
     pub fn is_pinned(&self, table: Table, key: &[u8]) -> bool {

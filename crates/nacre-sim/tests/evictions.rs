@@ -116,10 +116,11 @@ fn a_name_is_not_removed_by_who_was_evicted_before() {
     }
 }
 
-/// It relies on no lock: listings and reads go on, whenever the mount learns of its eviction.
+/// It relies on no lock: listings and reads go on, whenever the mount learns of its eviction, and whether the request was sent
+/// before the link was lost or waits for a connection.
 #[test]
 fn a_file_is_opened_for_reading_by_who_was_evicted_before() {
-    for seed in 1..=8 {
+    for (seed, later) in (1..=8).flat_map(|seed| [(seed, 0), (seed, 20 * SEC)]) {
         let mut c = on_devices(seed, 2);
         let (first, second) = (c.mounts[0], c.mounts[1]);
         let fid =
@@ -130,16 +131,17 @@ fn a_file_is_opened_for_reading_by_who_was_evicted_before() {
         for (from, to) in [(first, mdt), (mdt, first)] {
             c.world.block(from, to);
         }
+        c.world.run_for(later);
         let opened = c.jobs.start(&mut c.world, first, async move |client| {
             let (_, handle) = client.open(fid, 0, caller()).await?;
             client.release(handle, None).await
         });
-        c.world.run_for(25 * SEC);
+        c.world.run_for(25 * SEC - later);
         for (from, to) in [(first, mdt), (mdt, first)] {
             c.world.heal(from, to);
         }
         let opened: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, opened, 30 * SEC);
-        assert_eq!(opened, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));
+        assert_eq!(opened, Some(Ok(())), "seed {seed}, {later} ns later\n{}", c.world.trace(60));
     }
 }
 

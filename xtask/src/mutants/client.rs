@@ -374,6 +374,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "late_closes", "a_file_that_no_process_has_open_is_changed_as_such"),
     planted(
+        "an open for reading that was not sent yet fails with the eviction",
+        "crates/nacre-client/src/targets/mdt.rs",
+        &[("Err(RpcError::Evicted | RpcError::EvictedUnsent) if !is_writer", "Err(RpcError::Evicted) if !is_writer")],
+    )
+    .found_by("nacre-sim", "evictions", "a_file_is_opened_for_reading_by_who_was_evicted_before"),
+    planted(
         "closes are kept until they fill a batch",
         "crates/nacre-client/src/files/closes.rs",
         &[("                mdt.ctx().sleep(KEPT_TIME).await;\n", "                mdt.ctx().sleep(KEPT_TIME * 1000).await;\n")],

@@ -182,7 +182,7 @@ impl Mdt {
         loop {
             let done = self.attempt(touches(), request, |entry| (NameEffect::None, Some(entry), false)).await;
             match done {
-                Err(RpcError::Evicted) if !is_writer => {}
+                Err(RpcError::Evicted | RpcError::EvictedUnsent) if !is_writer => {}
                 done => return done.map_err(|error| self.explain(Open::OPCODE, error)),
             }
         }

@@ -343,18 +343,19 @@ impl Turns<'_> {
                 Post::Reply { .. } => {}
             }
         }
-        // A lock that was granted at once has its reply by now, and its caller need not be examined.
-        for (slot, commit_id, pid) in waits {
-            if self.holds(slot, commit_id) && caller::has_signal(pid) {
-                self.interrupt(commit_id);
-            }
-        }
         if pass.is_some() {
             // The kernel takes the replies before the gate is left; the next turn waits for requests.
             self.ring.enter(None)?;
             drop(pass);
             let now = nacre_rt::now();
             written.iter().for_each(|terms| terms.check(now));
+        }
+        // Not inside the gate, and after all replies: a lock that was granted at once has its own by now, so that its caller
+        // need not be examined.
+        for (slot, commit_id, pid) in waits {
+            if self.holds(slot, commit_id) && caller::has_signal(pid) {
+                self.interrupt(commit_id);
+            }
         }
         Ok(())
     }

@@ -157,9 +157,9 @@ codec_struct! {
 }
 codec_struct! {
     /// The same, whose name is in the row.
-    pub struct EntryOf<'a> { pub name: &'a [u8], pub fid: Fid, pub file_type: FileType, pub version: u64 }
+    pub struct BorrowedEntry<'a> { pub name: &'a [u8], pub fid: Fid, pub file_type: FileType, pub version: u64 }
 }
-impl<'a> EntryOf<'a> {
+impl<'a> BorrowedEntry<'a> {
     /// Reads a stored row.
     ///
     /// # Errors
@@ -296,7 +296,7 @@ mod tests {
             EntryRow { name: Bytes::from_static(b"ab"), fid, file_type: FileType::Regular, version: 7 };
         assert_eq!(hex(&entry.to_row()), "02020000006162000100000000000002000000080700000000000000");
         let row = entry.to_row();
-        assert_eq!(EntryOf::of_row(&row).map(|read| read.to_entry()), Ok(entry));
+        assert_eq!(BorrowedEntry::of_row(&row).map(|read| read.to_entry()), Ok(entry));
         assert_eq!(hex(&OpenRow { fid, flags: 2 }.to_row()), "0100010000000000000200000002000000");
         assert_eq!(hex(&Stripes { stripes: vec![3] }.to_row()), "010100000003000000");
         let unsettled = Unsettled { pending: vec![Generation(1)], tainted: false };

@@ -11,7 +11,7 @@ use crate::rows::access::{AccessKey, AccessSet};
 use crate::rows::lock_changes::{LockChanges, LockHolders, changed_bits};
 use crate::rows::opens::{Opens, Undo};
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::{EntryOf, EntryRow, Inode, InodeRow, Row, RowError};
+use crate::rows::row::{BorrowedEntry, EntryRow, Inode, InodeRow, Row, RowError};
 use crate::rows::state_change::StateChange;
 use crate::rows::table::{self, ENTRY, INODE};
 use alloc::boxed::Box;
@@ -339,8 +339,8 @@ impl<'a> View<'a> {
             let cookie = table::cookie_of(key).unwrap_or_default();
             free += u64::from(cookie == free);
             if let Ok(None) = taken {
-                let entry = EntryOf::of_row(bytes).map_err(|e| damaged(ENTRY, key, e));
-                let is_it = |entry: &EntryOf<'_>| entry.name == name.as_bytes();
+                let entry = BorrowedEntry::of_row(bytes).map_err(|e| damaged(ENTRY, key, e));
+                let is_it = |entry: &BorrowedEntry<'_>| entry.name == name.as_bytes();
                 taken = entry.map(|entry| is_it(&entry).then(|| (cookie, entry.to_entry())));
             }
         });
@@ -360,7 +360,7 @@ impl<'a> View<'a> {
     /// The entry with the first cookie of the hash of a name, if it has that name: nearly every name that is there has it.
     fn first_of_hash(&mut self, key: &[u8], name: Name<'_>) -> Step<Option<EntryRow>> {
         let Some(row) = self.rows.get_known(ENTRY, key).flatten() else { return Ok(None) };
-        let entry = EntryOf::of_row(row).map_err(|e| damaged(ENTRY, key, e))?;
+        let entry = BorrowedEntry::of_row(row).map_err(|e| damaged(ENTRY, key, e))?;
         Ok((entry.name == name.as_bytes()).then(|| entry.to_entry()))
     }
     /// Stores a name under its new version.

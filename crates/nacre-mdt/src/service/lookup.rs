@@ -8,7 +8,7 @@
 
 use crate::mdt::Mdt;
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::{EntryOf, InodeRow};
+use crate::rows::row::{BorrowedEntry, InodeRow};
 use crate::rows::table::{self, ENTRY, INODE};
 use crate::rows::view::{Abort, Step};
 use crate::service::inode_locks::Claims;
@@ -126,7 +126,7 @@ impl Mdt {
     fn find_entry(&self, dir: Fid, name: Name<'_>, hash: HashKey, missed: &mut Missed) -> Step<Option<Fid>> {
         let (from, to) = table::entries_of_hash(dir, cookie_base(hash, name.as_bytes()));
         let with_name = |key: &[u8], value: &[u8]| {
-            let entry = EntryOf::of_row(value).map_err(|e| self.unreadable(ENTRY, key, e))?;
+            let entry = BorrowedEntry::of_row(value).map_err(|e| self.unreadable(ENTRY, key, e))?;
             Ok::<_, Errno>((entry.name == name.as_bytes()).then_some(entry.fid))
         };
         // Nearly every name has the first cookie of its hash; a row costs a fifth of a range.

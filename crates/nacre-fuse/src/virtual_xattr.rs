@@ -228,7 +228,12 @@ mod tests {
 
     #[test]
     fn templates_are_read_as_json_and_as_text() {
-        let want = LayoutTemplate { stripe_count: -1, stripe_bytes: 1 << 20, first_ost: 2 };
+        let want = LayoutTemplate {
+            stripe_count: -1,
+            stripe_bytes: 1 << 20,
+            first_ost: 2,
+            ..LayoutTemplate::default()
+        };
         assert_eq!(parse_template(r#"{"count": -1, "size": 1048576, "first": 2}"#), Some(want));
         assert_eq!(parse_template("count=-1,size=1048576,first=2"), Some(want));
         assert_eq!(parse_template(""), Some(LayoutTemplate::default()));
@@ -270,7 +275,7 @@ mod tests {
             laid: vec![],
         };
         let reply = LayoutReply {
-            layout: Some(Layout { generation: 1, components: vec![component] }),
+            layout: Some(Layout { generation: 1, dom_bytes: 0, components: vec![component] }),
             template: None,
             default: LayoutTemplate::default(),
         };

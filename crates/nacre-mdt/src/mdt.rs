@@ -7,11 +7,12 @@ use crate::locks::change_order::ChangeOrder;
 use crate::locks::flocks::Flocks;
 use crate::locks::inode_locks::InodeLockTable;
 use crate::osts::Osts;
+use crate::osts::move_data::DataMoves;
 use crate::rows::name_hash::NameHash;
 use crate::rows::opens::Opens;
 use crate::rows::state_change::StateChange;
 use alloc::rc::Rc;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use nacre_node::Gate;
 use nacre_target::TargetCore;
 use nacre_types::{LayoutTemplate, MdtIndex};
@@ -25,7 +26,8 @@ pub(crate) fn index_of(core: &TargetCore) -> MdtIndex {
 pub struct Mdt {
     core: Rc<TargetCore>,
     name_hash: NameHash,
-    default_layout: LayoutTemplate,
+    default_layout: Cell<LayoutTemplate>,
+    data_moves: DataMoves,
     opens: RefCell<Opens>,
     flocks: RefCell<Flocks>,
     osts: Rc<Osts>,
@@ -47,7 +49,8 @@ impl Mdt {
         Rc::new(Self {
             core: core.clone(),
             name_hash,
-            default_layout,
+            default_layout: Cell::new(default_layout),
+            data_moves: DataMoves::new(&core.ctx),
             opens: RefCell::new(opens),
             flocks: RefCell::new(flocks),
             osts: Osts::new(core),
@@ -68,7 +71,16 @@ impl Mdt {
     }
     /// The layout template of the file system.
     pub(crate) fn default_layout(&self) -> LayoutTemplate {
-        self.default_layout
+        self.default_layout.get()
+    }
+    /// Sets the most bytes of a new file that this target keeps.
+    pub(crate) fn set_default_dom_bytes(&self, dom_bytes: u32) {
+        let dom_bytes = Some(dom_bytes);
+        self.default_layout.set(LayoutTemplate { dom_bytes, ..self.default_layout.get() });
+    }
+    /// Files whose bytes are on their way to objects.
+    pub(crate) fn data_moves(&self) -> &DataMoves {
+        &self.data_moves
     }
     pub(crate) fn opens(&self) -> &RefCell<Opens> {
         &self.opens

@@ -17,7 +17,9 @@ use nacre_osd_mem::MemStore;
 use nacre_ost::Ost;
 use nacre_target::{KeptWrites, Service, TargetConfig, TargetIsland, set_params};
 use nacre_testkit::CrashDevice;
-use nacre_types::{ClientUuid, FsName, Instant, TargetKind, TargetName, Timestamp};
+use nacre_types::{
+    Caller, ClientUuid, Failure, Fid, FsName, Instant, LayoutTemplate, TargetKind, TargetName, Timestamp,
+};
 use nacre_wire::target::{Param, SetParam};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -372,6 +374,15 @@ impl Cluster {
         }
         Ok(())
     }
+    /// The MDT keeps so many bytes of each new file, unless another layout was set. The mounts must be ready.
+    pub fn keep_data_at_mdt(&mut self, dom_bytes: u32) -> Result<(), String> {
+        let job = self.jobs.start(&mut self.world, self.mounts[0], move |client| async move {
+            let template = LayoutTemplate { dom_bytes: Some(dom_bytes), ..LayoutTemplate::default() };
+            client.set_layout(Fid::ROOT, template, Caller::root()).await
+        });
+        let set: Option<Result<(), Failure>> = self.jobs.wait(&mut self.world, job, STUCK_NS);
+        set.ok_or("a mount did not reply")?.map_err(|error| format!("the layout of the root: {error}"))
+    }
     /// Sets parameters of a server that has started.
     pub fn set_param(&mut self, server: usize, name: &str, value: &str) {
         let set = SetParam { name: name.into(), value: value.into() };
@@ -388,10 +399,14 @@ impl LeftWritesOf {
     /// A start that does not get to its end is given them again.
     fn get(&self) -> Vec<KeptWrites> {
         match self.target {
-            TargetName::Of { kind: TargetKind::Ost, index, .. } => self.all.borrow().get(&index).cloned(),
-            _ => None,
+            TargetName::Of { kind: TargetKind::Ost, index, .. } => {
+                self.all.borrow().get(&index).cloned().unwrap_or_default()
+            }
+            TargetName::Of { kind: TargetKind::Mdt, .. } => {
+                self.all.borrow().values().flatten().cloned().collect()
+            }
+            _ => Vec::new(),
         }
-        .unwrap_or_default()
     }
 }
 

@@ -236,6 +236,7 @@ async fn create(client: &Client, path: &str, exclusive: bool, stripes: i32) -> O
         stripe_count: stripes,
         stripe_bytes: 64 << 10,
         first_ost: -1,
+        ..LayoutTemplate::default()
     });
     let args = CreateArgs { exclusive, layout, ..create_args(dir, name, mode::REG | 0o644) };
     let (_, handle) = changing(client, &[dir], client.create(args, O_RDWR)).await?;

@@ -48,6 +48,8 @@ pub struct Plan {
     /// Mounts keep what they write to files that no other mount has open. Only where none of them goes: it would take that
     /// with it (`nacre-sim/tests/write_back.rs`).
     pub write_back: bool,
+    /// The MDT keeps so many bytes of a new file, at most.
+    pub dom_bytes: u32,
 }
 
 impl Plan {
@@ -82,9 +84,11 @@ impl Plan {
             // Not with further losses: a hole may then show what a lost append had left on the device (docs/recovery.md).
             lose_both: if machines == 0 { [0, 0, 0, 0, 0, 1, 1, 2][pick(8) as usize] } else { 0 },
             write_back: false,
+            dom_bytes: 0,
         };
         let client_goes = plan.victim || plan.replace || plan.sleep || plan.power || plan.lose_both > 0;
         plan.write_back = !client_goes && pick(4) > 0;
+        plan.dom_bytes = [0, 0, 10, 1000, 8192, 65536][pick(6) as usize];
         plan
     }
 }

@@ -17,7 +17,12 @@ fn scene(seed: u64) -> (Cluster, Fid, [OpenHandle; 2]) {
     let (first, second) = (c.mounts[0], c.mounts[1]);
     c.world.run_for(3 * SEC); // the MDT knows both
     let made = run(&mut c, first, async |client| {
-        let layout = LayoutTemplate { stripe_count: 2, stripe_bytes: 64 << 10, first_ost: 0 };
+        let layout = LayoutTemplate {
+            stripe_count: 2,
+            stripe_bytes: 64 << 10,
+            first_ost: 0,
+            ..LayoutTemplate::default()
+        };
         let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, "f", FILE) };
         client.create(args, 2).await
     });

@@ -34,7 +34,8 @@ fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
     done.unwrap_or_else(|| panic!("the job never ends\n{}", c.world.trace(60)))
 }
 fn args(name: &str, ost: i32) -> CreateArgs<'_> {
-    let layout = LayoutTemplate { stripe_count: 1, stripe_bytes: 0, first_ost: ost };
+    let layout =
+        LayoutTemplate { stripe_count: 1, stripe_bytes: 0, first_ost: ost, ..LayoutTemplate::default() };
     CreateArgs { layout: Some(layout), ..new(Fid::ROOT, name, FILE) }
 }
 /// A file on an OST, durable there and at the MDT.

@@ -180,3 +180,72 @@ fn a_log_is_executed_once() {
         assert!(read(&mut c, other, fid) == Ok(expected), "seed {seed}");
     }
 }
+
+/// The same for a file whose bytes are at the MDT, or on their way to the objects.
+#[test]
+fn a_killed_process_loses_no_acknowledged_write_of_a_small_file() {
+    for seed in 1..=32 {
+        let mut c = cluster(seed, 2, 1);
+        c.keep_data_at_mdt(1000).expect("the root has a layout");
+        let other = c.mounts[0];
+        let mut local = start_local(&mut c, "local0");
+        for life in 1..=4u8 {
+            let name = format!("file{life}");
+            let made = run(&mut c, local.node(), async move |client| create(&client, &name).await);
+            let (fid, handle) = made.expect("created");
+            let (mut bytes, mut last) = (Vec::new(), None);
+            for number in 1..=c.world.rng().below(8) as u8 {
+                let rng = c.world.rng();
+                let data = vec![number; [1, 90, 300][rng.below(3) as usize]];
+                let change = match rng.below(8) {
+                    0 => Change::Truncate(rng.below(800)),
+                    1 => Change::Sync,
+                    2..=4 => Change::Append(data),
+                    _ => Change::Write(rng.below(800), data),
+                };
+                let execute = change.clone();
+                let job = c.jobs.start(&mut c.world, local.node(), async move |client: Rc<Client>| {
+                    execute.execute(client, fid, handle).await
+                });
+                let limit = if number == 7 { c.world.rng().below(2 * MS) } else { 60 * SEC };
+                match c.jobs.wait::<Result<(), Failure>>(&mut c.world, job, limit) {
+                    Some(done) => assert_eq!(done, Ok(())),
+                    None => {
+                        last = Some(change);
+                        break;
+                    }
+                }
+                change.apply(&mut bytes);
+                let pause = [0, 0, c.world.rng().below(700 * MS)][usize::from(number % 3)];
+                c.world.run_for(pause);
+            }
+            if last.is_none() && c.world.rng().below(3) == 0 {
+                let closed =
+                    run(&mut c, local.node(), async move |client| client.release(handle, None).await);
+                assert_eq!(closed, Ok(()));
+                let pause = c.world.rng().below(200 * MS);
+                c.world.run_for(pause);
+            }
+            c.kill_process_with(&local, 50 * MS);
+            if c.world.rng().below(3) == 0 {
+                // The MDT dies once more, in the middle of its start or a moment later.
+                let pause = 50 * MS + c.world.rng().below(20 * MS);
+                c.world.run_for(pause);
+                c.world.kill(c.servers[1]);
+                c.world.start(c.servers[1]);
+            }
+            let seen = read(&mut c, other, fid).expect("the mount returns");
+            let mut with_last = bytes.clone();
+            last.iter().for_each(|change| change.apply(&mut with_last));
+            assert!(
+                seen == bytes || seen == with_last,
+                "seed {seed}, life {life}: {} bytes, expected {} or {}, after {last:?}\n{}",
+                seen.len(),
+                bytes.len(),
+                with_last.len(),
+                c.world.trace(80)
+            );
+            local = start_local(&mut c, &format!("local{life}"));
+        }
+    }
+}

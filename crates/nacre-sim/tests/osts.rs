@@ -26,7 +26,7 @@ fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
     c.jobs.wait(&mut c.world, id, limit_ns)
 }
 fn args(name: &str, stripe_count: i32, first_ost: i32) -> CreateArgs<'_> {
-    let layout = LayoutTemplate { stripe_count, stripe_bytes: 0, first_ost };
+    let layout = LayoutTemplate { stripe_count, stripe_bytes: 0, first_ost, ..LayoutTemplate::default() };
     CreateArgs { layout: Some(layout), ..new(Fid::ROOT, name, FILE) }
 }
 /// Makes a file; the OSTs of its stripes.

@@ -19,7 +19,7 @@ async fn fill(
     first_ost: i32,
     bytes: usize,
 ) -> Result<(OstIndex, usize), Failure> {
-    let layout = LayoutTemplate { stripe_count: 1, stripe_bytes: 0, first_ost };
+    let layout = LayoutTemplate { stripe_count: 1, stripe_bytes: 0, first_ost, ..LayoutTemplate::default() };
     let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, name, FILE) };
     let (entry, handle) = client.create(args, 2).await?;
     let data = bytes::Bytes::from(vec![7; MIB]);
@@ -109,7 +109,12 @@ fn grows_into_freed_space(free: impl AsyncFn(Rc<Client>) -> Result<(), Failure> 
         let mut c = cluster(seed);
         let mount = c.mounts[0];
         let written = run(&mut c, mount, async move |client| {
-            let layout = LayoutTemplate { stripe_count: 1, stripe_bytes: 0, first_ost: 0 };
+            let layout = LayoutTemplate {
+                stripe_count: 1,
+                stripe_bytes: 0,
+                first_ost: 0,
+                ..LayoutTemplate::default()
+            };
             let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, "grows", FILE) };
             let (_, handle) = client.create(args, 2).await?;
             let data = bytes::Bytes::from(vec![7; 4 * MIB]);

@@ -79,7 +79,12 @@ fn what_was_changed_and_is_removed_before_the_resend_was_changed() {
         let attr = changed.1.expect("changed").attr;
         assert_eq!((attr.mode, attr.nlink), (0o100600, 0), "seed {seed}");
         let set_layout = removed_before_the_resend(seed, true, async |client: Rc<Client>, x| {
-            let template = LayoutTemplate { stripe_count: 1, stripe_bytes: 64 << 10, first_ost: -1 };
+            let template = LayoutTemplate {
+                stripe_count: 1,
+                stripe_bytes: 64 << 10,
+                first_ost: -1,
+                ..LayoutTemplate::default()
+            };
             client.set_layout(x, template, caller()).await
         });
         assert_eq!(set_layout.1, Ok(()), "seed {seed}");

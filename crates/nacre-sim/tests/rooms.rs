@@ -65,7 +65,12 @@ fn another_layout_gives_the_room_of_the_old_one_back() {
     let changed = run(&mut c, first, async |client| {
         let fid = make(&client, Fid::ROOT, "f", FILE).await?;
         for _ in 0..3 {
-            let template = LayoutTemplate { stripe_count: 1, stripe_bytes: 64 << 10, first_ost: -1 };
+            let template = LayoutTemplate {
+                stripe_count: 1,
+                stripe_bytes: 64 << 10,
+                first_ost: -1,
+                ..LayoutTemplate::default()
+            };
             client.set_layout(fid, template, caller()).await?;
         }
         Ok::<_, Failure>(())

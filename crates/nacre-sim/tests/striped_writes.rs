@@ -27,7 +27,12 @@ fn scene(seed: u64) -> (Cluster, Fid, [OpenHandle; 2]) {
     let mut c = cluster(seed, 2, 2);
     let (first, second) = (c.mounts[0], c.mounts[1]);
     let made = run(&mut c, first, async |client| {
-        let layout = LayoutTemplate { stripe_count: 2, stripe_bytes: STRIPE, first_ost: 0 };
+        let layout = LayoutTemplate {
+            stripe_count: 2,
+            stripe_bytes: STRIPE,
+            first_ost: 0,
+            ..LayoutTemplate::default()
+        };
         let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, "f", FILE) };
         let (entry, handle) = client.create(args, 2).await?;
         write(client, handle, 1, false).await?;

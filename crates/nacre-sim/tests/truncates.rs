@@ -25,7 +25,8 @@ fn scene(seed: u64, stripe_count: i32) -> (Cluster, Fid, OpenHandle) {
     c.world.run_for(5 * SEC); // the MDT has reached both OSTs
     let first = c.mounts[0];
     let made = run(&mut c, first, async move |client| {
-        let layout = LayoutTemplate { stripe_count, stripe_bytes: STRIPE, first_ost: 0 };
+        let layout =
+            LayoutTemplate { stripe_count, stripe_bytes: STRIPE, first_ost: 0, ..LayoutTemplate::default() };
         let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, "f", FILE) };
         let (entry, handle) = client.create(args, 2).await?;
         write(&client, handle, 0, vec![1; LEN]).await?;

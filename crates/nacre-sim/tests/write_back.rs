@@ -445,7 +445,12 @@ fn bytes_for_an_ost_that_is_away_do_not_stop_writes_to_others() {
         let made = run(&mut c, first, async |client| {
             let mut handles = Vec::new();
             for (name, first_ost) in [("away", 0), ("there", 1)] {
-                let layout = LayoutTemplate { stripe_count: 1, stripe_bytes: 0, first_ost };
+                let layout = LayoutTemplate {
+                    stripe_count: 1,
+                    stripe_bytes: 0,
+                    first_ost,
+                    ..LayoutTemplate::default()
+                };
                 let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, name, FILE) };
                 handles.push(client.create(args, 2).await?.1);
             }

@@ -36,7 +36,8 @@ fn two_mounts(seed: u64, osts: u32) -> Cluster {
 }
 /// A file on one OST.
 async fn on_one_ost(client: &Client, name: &str) -> Result<(Fid, OpenHandle), Failure> {
-    let layout = LayoutTemplate { stripe_count: 1, stripe_bytes: 0, first_ost: 0 };
+    let layout =
+        LayoutTemplate { stripe_count: 1, stripe_bytes: 0, first_ost: 0, ..LayoutTemplate::default() };
     let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, name, FILE) };
     let (entry, handle) = client.create(args, 2).await?;
     Ok((entry.attr.fid, handle))

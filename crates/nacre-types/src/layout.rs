@@ -12,6 +12,8 @@ pub const DEFAULT_STRIPE_BYTES: u32 = 1 << 20;
 pub const STRIPE_BYTES_UNIT: u32 = 64 << 10;
 /// Maximum number of stripes of a file.
 pub const STRIPES_MAX: u16 = 512;
+/// Most bytes of a file that its MDT can keep: no more than a chunk, so that they would all lie in the first object.
+pub const DOM_BYTES_MAX: u32 = STRIPE_BYTES_UNIT;
 
 codec_struct! {
     /// Name of an object on its OST.
@@ -67,7 +69,15 @@ codec_struct! {
 
 codec_struct! {
     /// Layout of one file.
-    pub struct Layout { pub generation: u32, pub components: Vec<Component> }
+    pub struct Layout {
+        /// Counts the changes of the layout.
+        pub generation: u32,
+        /// Data on the MDT: the file has no objects yet, its MDT has all of its bytes, and there may be so many. 0: the bytes
+        /// are in objects. A file whose bytes have moved to objects stays there.
+        pub dom_bytes: u32,
+        /// The objects.
+        pub components: Vec<Component>,
+    }
 }
 
 codec_struct! {
@@ -80,11 +90,13 @@ codec_struct! {
         pub stripe_bytes: u32,
         /// First OST; -1 = chosen round robin.
         pub first_ost: i32,
+        /// Bytes of a file that its MDT keeps instead of OSTs, 0 = none; `None` = default.
+        pub dom_bytes: Option<u32>,
     }
 }
 impl Default for LayoutTemplate {
     fn default() -> Self {
-        Self { stripe_count: 0, stripe_bytes: 0, first_ost: -1 }
+        Self { stripe_count: 0, stripe_bytes: 0, first_ost: -1, dom_bytes: None }
     }
 }
 

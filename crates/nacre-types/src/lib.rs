@@ -31,8 +31,8 @@ pub use id::{
 pub use identity::{Identity, Incarnation, Mismatch, Remembered};
 pub use inode_bits::{InodeBits, InodeMode};
 pub use layout::{
-    Component, DEFAULT_STRIPE_BYTES, Extent, Layout, LayoutTemplate, ObjectId, STRIPE_BYTES_UNIT,
-    STRIPES_MAX, StripePiece,
+    Component, DEFAULT_STRIPE_BYTES, DOM_BYTES_MAX, Extent, Layout, LayoutTemplate, ObjectId,
+    STRIPE_BYTES_UNIT, STRIPES_MAX, StripePiece,
 };
 pub use name::Name;
 pub use outcome::{Failure, ProtocolOutcome};

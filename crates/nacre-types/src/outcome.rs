@@ -54,6 +54,10 @@ outcomes! {
     /// The change was not executed: other clients have to return locks first, which may take a while. The change keeps its
     /// place: the client sends `AwaitInodeLocks`, and the change again after the reply to that.
     LocksAwaited = 4105, EINPROGRESS, "other clients have to return locks first";
+    /// The MDT does not have the bytes of the file (any more): they are in objects. The client uses these.
+    InObjects = 4106, EIO, "the bytes of the file are in objects";
+    /// The change was not executed: the MDT has the bytes of the file and cannot have so many. The client sends `MoveData` first.
+    MoveDataFirst = 4107, EFBIG, "the bytes of the file have to move to objects first";
     /// The connection of the client was gone before the change was executed. Never sent: the next copy of the request is
     /// executed as if this one had been lost on its way.
     Abandoned = 4104, ENOTCONN, "the connection of the client is gone";

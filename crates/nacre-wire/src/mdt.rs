@@ -426,7 +426,8 @@ codec_struct! {
 }
 codec_struct! {
     /// Changes attributes. With `set.size` of a regular file: the size becomes `Open`, the client truncates the objects
-    /// and then sends `ReportSize` with `truncate`.
+    /// and then sends `ReportSize` with `truncate`. A file whose bytes the MDT keeps is truncated by the request itself, which
+    /// fails with `ProtocolOutcome::MoveDataFirst` if the size is greater than `Layout::dom_bytes`.
     pub struct Setattr { pub fid: Fid, pub set: SetAttr, pub caller: Caller, pub time: Timestamp }
 }
 codec_struct! {
@@ -439,6 +440,39 @@ codec_struct! {
         /// After a truncate: the size is valid even if it is smaller.
         pub truncate: bool,
     }
+}
+codec_struct! {
+    /// Reads the bytes of a file that its MDT keeps (`Layout::dom_bytes`), all of them.
+    pub struct ReadData { pub fid: Fid }
+}
+codec_struct! {
+    /// The bytes of a file.
+    pub struct ReadDataReply {
+        /// As many as the file has. `None`: they are in objects now.
+        pub data: Option<Bytes>,
+        /// The file's time of modification.
+        pub mtime: Timestamp,
+    }
+}
+codec_struct! {
+    /// Stores all bytes of a file at its MDT, instead of those that it has, and sets the size to their number. Only a client
+    /// that may keep bytes of the file (`InodeBits::WRITE_BACK`) knows all of them. Fails with `ProtocolOutcome::InObjects` if
+    /// the bytes of the file are in objects.
+    pub struct StoreData<'a> {
+        /// A regular file.
+        pub fid: Fid,
+        /// An open for writing of the sender.
+        pub handle: OpenHandle,
+        /// At most `Layout::dom_bytes`.
+        pub data: &'a [u8],
+        /// The latest write.
+        pub mtime: Timestamp,
+    }
+}
+codec_struct! {
+    /// Moves the bytes of a file from its MDT to its objects: from the reply on they are there. For a file whose bytes are in
+    /// objects this changes nothing.
+    pub struct MoveData { pub fid: Fid }
 }
 codec_struct! {
     /// Reads the target of a symbolic link.
@@ -616,6 +650,9 @@ rpc! {
     Rename<'_> => Rename, Modify, Empty;
     Setattr => Setattr, Modify, EntryReply;
     ReportSize => ReportSize, Modify, EntryReply;
+    ReadData => ReadData, Read, ReadDataReply;
+    StoreData<'_> => StoreData, Modify, EntryReply;
+    MoveData => MoveData, Modify, EntryReply;
     Readlink => Readlink, Read, ReadlinkReply;
     Getxattr<'_> => Getxattr, Read, XattrReply;
     Setxattr<'_> => Setxattr, Modify, EntryReply;

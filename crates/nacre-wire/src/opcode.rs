@@ -53,6 +53,9 @@ codec_enum! {
         AwaitInodeLocks = 0x3b,
         ReportOpens = 0x3c,
         Settle = 0x3d,
+        ReadData = 0x3e,
+        StoreData = 0x3f,
+        MoveData = 0x50,
         // OST
         Read = 0x40,
         Write = 0x41,
@@ -156,6 +159,8 @@ impl Opcode {
             | Self::Flock
             | Self::FlockCancel
             | Self::SetLayout
+            | Self::StoreData
+            | Self::MoveData
             | Self::Batch
             | Self::Write
             | Self::WriteMany
@@ -185,6 +190,7 @@ impl Opcode {
             | Self::FlockTest
             | Self::GetLayout
             | Self::FidLinks
+            | Self::ReadData
             | Self::Reclaim
             | Self::Read
             | Self::Glimpse

@@ -13,6 +13,7 @@ fn layout() -> Layout {
     let stripes = vec![OstIndex(0), OstIndex(7)];
     Layout {
         generation: 1,
+        dom_bytes: 8192,
         components: vec![Component { extent: Extent::ALL, stripe_bytes: 1 << 20, stripes, laid: vec![] }],
     }
 }

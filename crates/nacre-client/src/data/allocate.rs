@@ -34,7 +34,12 @@ impl Client {
             self.kill_privileges(open, caller).await?;
         }
         file.long_append.end();
-        let _order = self.exclusive(file, Extent::new(offset, offset + len)).await;
+        let mut order = self.exclusive(file, Extent::new(offset, offset + len)).await;
+        if file.dom_bytes() > 0 {
+            drop(order);
+            order = self.exclusive(file, Extent::ALL).await;
+            self.move_data(file).await?;
+        }
         let component = file.component()?;
         let ranges = stripes::allocation(&component, offset, len);
         if let AllocateMode::Space { keep_size } | AllocateMode::Zeros { keep_size } = mode {
@@ -45,6 +50,7 @@ impl Client {
             AllocateMode::Zeros { .. } => self.punch_objects(open, &ranges, false).await?,
             AllocateMode::Hole => self.punch_objects(open, &ranges, true).await?,
         }
+        drop(order);
         self.check_lease(open).await
     }
 

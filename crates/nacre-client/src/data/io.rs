@@ -82,6 +82,14 @@ impl Client {
             self.stats.bytes("read_bytes", data.iter().map(|b| b.len() as u64).sum());
             return Ok(data);
         }
+        if file.dom_bytes() > 0
+            && let Some((data, mtime)) = self.read_from_mdt(file, offset, end).await?
+        {
+            self.check_lease(&open).await?;
+            self.note_read(&open, mtime);
+            self.stats.bytes("read_bytes", data.len() as u64);
+            return Ok(alloc::vec![data]);
+        }
         let ranges = stripes::by_object(&component, offset, end - offset);
         if let [range] = ranges.as_slice()
             && range.len <= RPC_BYTES_MAX
@@ -181,8 +189,9 @@ impl Client {
         if let Some(caller) = &args.kill_suidgid {
             self.kill_privileges(&open, caller).await?;
         }
+        let is_whole = args.append || file.dom_bytes() > 0;
         let extent =
-            if args.append { Extent::ALL } else { Extent::new(args.offset, args.offset.saturating_add(len)) };
+            if is_whole { Extent::ALL } else { Extent::new(args.offset, args.offset.saturating_add(len)) };
         let has_room = self.room_to_write_back(&open, len).await;
         let before =
             if args.append { file.long_append.next_piece(args.handle, args.offset, len) } else { None };
@@ -198,7 +207,13 @@ impl Client {
             }
         };
         let component = file.component()?;
-        if has_room && (is_alone || !args.append) && self.write_back(&open, &component, &args).await? {
+        let may_keep = has_room && (is_alone || !args.append);
+        let mut kept = may_keep && self.write_back(&open, &component, &args).await?;
+        if !kept && file.dom_bytes() > 0 {
+            self.move_data(file).await?;
+            kept = may_keep && self.write_back(&open, &component, &args).await?;
+        }
+        if kept {
             drop(order);
             self.check_lease(&open).await?;
             self.stats.bytes("write_bytes", len);
@@ -430,7 +445,9 @@ impl Client {
         self.flush_file(fid).await;
         // The log of the MDT is synced while the OSTs sync: neither depends on the other, and both have to succeed.
         let objects = async {
-            let Some(component) = file.known_component() else { return Ok(()) };
+            let Some(component) = file.known_component().filter(|_| file.dom_bytes() == 0) else {
+                return Ok(());
+            };
             let stripes: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
             self.sync_objects(fid, &component, &stripes).await
         };

@@ -22,6 +22,13 @@ impl Client {
         let file = &open.file;
         self.flush_file(file.fid).await;
         let component = &file.component()?;
+        if file.dom_bytes() > 0
+            && let Some((data, _)) = self.read_from_mdt(file, 0, u64::MAX).await?
+        {
+            let size = data.len() as u64;
+            self.check_lease(&open).await?;
+            return if offset < size { Ok(if is_data { offset } else { size }) } else { Err(Failure::ENXIO) };
+        }
         let one = |stripe: u32, ost| async move {
             let Laid { object, laid } = Laid::new(component, file.fid, stripe);
             let start = component.object_size(stripe, offset);

@@ -24,7 +24,7 @@ use crate::data::write_batches::SMALL_BYTES;
 use crate::files::dirty_bytes::{PIECE_BYTES_MAX, Run};
 use crate::files::dirty_files::DirtyFile;
 use crate::files::ranges::{RangeGuard, Share};
-use crate::files::state::{FileState, OwnChanges};
+use crate::files::state::{BLOCK_BYTES, FileState, OwnChanges, SECTOR_BYTES};
 use crate::files::table::Open;
 use crate::targets::target::Target;
 use alloc::rc::Rc;
@@ -57,10 +57,6 @@ const SMALL_SENT_AT_A_TIME: usize = WRITES_MAX;
 fn needed_grant(len: u64) -> u64 {
     len + 3 * EXTENT_TAX // it may cut a piece into two
 }
-
-/// Size of a block in `ObjectState::blocks`, and of the blocks in which an OST allocates.
-const SECTOR_BYTES: u64 = 512;
-const BLOCK_BYTES: u64 = 4096;
 
 impl Client {
     /// Whether a write through this handle may be kept here now.
@@ -124,7 +120,11 @@ impl Client {
             self.want_write_back_again(file);
             return Ok(false);
         }
-        if args.sync || !self.knows_objects(file, component).await? {
+        if args.sync {
+            return Ok(false);
+        }
+        let found = self.data_before_write(file, args).await?;
+        if !self.knows_objects(file, component).await? {
             return Ok(false);
         }
         let Some(OwnChanges::States(states)) = file.states() else { return Ok(false) };
@@ -132,16 +132,25 @@ impl Client {
         if !self.may_write_back(open) {
             return Ok(false);
         }
-        let len = args.data.len() as u64;
-        if self.mount.dirty_files().is_full(len) {
+        let size = stripes::resolve(component, &states).size;
+        let (offset, len) = (if args.append { size } else { args.offset }, args.data.len() as u64);
+        check_end(offset, len)?;
+        let beside = match file.dom_bytes() {
+            0 => Vec::new(),
+            most if size.max(offset + len) > u64::from(most) => return Ok(false),
+            _ => match self.data_beside(file, found, Extent::new(offset, offset + len), size) {
+                Some(beside) => beside,
+                None => return Ok(false),
+            },
+        };
+        let kept_bytes = len + beside.iter().map(|(_, data)| data.len() as u64).sum::<u64>();
+        if self.mount.dirty_files().is_full(kept_bytes) {
             return Ok(false);
         }
         let Some(osts) = self.osts_of(file) else { return Ok(false) };
-        if osts.iter().any(|ost| ost.granted_room() < needed_grant(len)) {
+        if osts.iter().any(|ost| ost.granted_room() < needed_grant(kept_bytes)) {
             return Ok(false);
         }
-        let offset = if args.append { stripes::resolve(component, &states).size } else { args.offset };
-        check_end(offset, len)?;
         let mtime = self.now();
         for range in stripes::by_object(component, offset, len) {
             let old = states.get(range.stripe as usize).copied().unwrap_or_default();
@@ -150,6 +159,9 @@ impl Client {
                 end.div_ceil(BLOCK_BYTES).saturating_sub(old.size.max(range.offset).div_ceil(BLOCK_BYTES));
             let blocks = old.blocks + new * (BLOCK_BYTES / SECTOR_BYTES);
             file.note_written(range.stripe, ObjectState { size: end.max(old.size), blocks, mtime });
+        }
+        for (at, data) in beside {
+            self.keep(open, osts.clone(), at, &data, mtime);
         }
         self.keep(open, osts, offset, &args.data, mtime);
         Ok(true)
@@ -194,13 +206,14 @@ impl Client {
     pub(crate) async fn send_left_writes(&self) {
         for (index, write, data) in &self.config.left_writes {
             let sent = async {
+                self.move_data_of(write.object.fid).await?;
                 let ost = self.ost(*index).await?;
                 ost.send(ost.request(write).bulk(data.clone())).await.map(drop)
             };
             let (object, offset) = (write.object, write.offset);
             match sent.await {
                 // ENOENT: the file was removed.
-                Ok(()) | Err(Failure::ENOENT) => {}
+                Ok(()) | Err(Failure::ENOENT | Failure::ESTALE) => {}
                 Err(error) => {
                     tracing::error!(%object, offset, %error, "a write from before the restart of this mount is lost")
                 }
@@ -220,6 +233,9 @@ impl Client {
     /// Sends all bytes of a file that are dirty now; returns when they are at the OSTs, or lost.
     async fn flush_dirty(&self, dirty: &DirtyFile) {
         let place = self.mount.dirty_files().log_place();
+        if self.files.of(dirty.fid()).dom_bytes() > 0 {
+            self.flush_range(dirty, Extent::ALL).await;
+        }
         let is_small = |range: &Extent| range.end - range.start < SMALL_BYTES;
         let (small, large): (Vec<Extent>, Vec<Extent>) = dirty.ranges().into_iter().partition(is_small);
         join_all([
@@ -254,6 +270,17 @@ impl Client {
             return;
         }
         let (open, mtime) = dirty.last_write();
+        let runs = match open.file.dom_bytes() {
+            0 => runs,
+            _ => match self.store_data(&open, runs, mtime).await {
+                Ok(bytes) => {
+                    self.mount.dirty_files().left(1, bytes);
+                    self.mount.dirty_files().sent(dirty, charged);
+                    return;
+                }
+                Err(runs) => runs,
+            },
+        };
         let evictions = self.mount.mdt_of(open.file.fid).map_or(0, |mdt| mdt.evictions());
         let send = async |run: Run| {
             let (offset, len) = (run.offset(), run.len());

@@ -12,9 +12,13 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use nacre_types::{Attr, Caller, Component, Errno, Failure, Fid, Instant, Layout, Owner, mode};
+use nacre_types::{Attr, Caller, Component, Errno, Failure, Fid, Instant, Layout, Owner, Timestamp, mode};
 use nacre_wire::mdt::EntryReply;
 use nacre_wire::ost::ObjectState;
+
+/// Size of a block in `ObjectState::blocks`, and of the blocks in which an OST allocates.
+pub(crate) const SECTOR_BYTES: u64 = 512;
+pub(crate) const BLOCK_BYTES: u64 = 4096;
 
 /// State that this mount keeps of a file in use. The parts that other folders use directly guard their own state.
 pub(crate) struct FileState {
@@ -23,6 +27,8 @@ pub(crate) struct FileState {
     pub(crate) ranges: RangeLock,
     pub(crate) long_append: LongAppend,
     component: RefCell<Option<Rc<Component>>>,
+    /// The most bytes of the file that its MDT keeps, 0 if they are in objects; and the generation of the layout that says so.
+    dom_bytes: Cell<(u32, u32)>,
     owner: Cell<Owner>,
     /// A write by an ordinary user must remove set-id bits first.
     kill_priv: Cell<bool>,
@@ -57,6 +63,7 @@ impl FileState {
             ranges: RangeLock::default(),
             long_append: LongAppend::default(),
             component: RefCell::default(),
+            dom_bytes: Cell::default(),
             owner: Cell::default(),
             kill_priv: Cell::new(false),
             set_gid: Cell::new(false),
@@ -89,6 +96,34 @@ impl FileState {
     }
     pub(crate) fn learn_layout(&self, layout: &Layout) {
         *self.component.borrow_mut() = stripes::only_component(layout).cloned().map(Rc::new);
+        if layout.generation >= self.dom_bytes.get().1 {
+            self.dom_bytes.set((layout.dom_bytes, layout.generation));
+        }
+    }
+    /// The most bytes that the MDT keeps of this file as long as there are no more; 0: they are in objects.
+    pub(crate) fn dom_bytes(&self) -> u32 {
+        self.dom_bytes.get().0
+    }
+    /// The MDT has said that the bytes are in objects.
+    pub(crate) fn data_has_moved(&self) {
+        self.dom_bytes.set((0, self.dom_bytes.get().1));
+    }
+    /// The size of a file whose MDT has its bytes, if it is known.
+    pub(crate) fn size_of_data(&self) -> Option<u64> {
+        self.known.borrow().first().copied().flatten().map(|state| state.size)
+    }
+    /// The state of all objects of a file whose MDT has its bytes, as if they were in objects: in the first one.
+    pub(crate) fn states_of_data(&self, size: u64, mtime: Timestamp) -> Vec<ObjectState> {
+        let stripes = self.component.borrow().as_ref().map_or(0, |component| component.stripes.len());
+        let mut states = alloc::vec![ObjectState::default(); stripes];
+        if let Some(first) = states.first_mut() {
+            *first = ObjectState {
+                size,
+                blocks: size.div_ceil(BLOCK_BYTES) * (BLOCK_BYTES / SECTOR_BYTES),
+                mtime,
+            };
+        }
+        states
     }
     pub(crate) fn owner(&self) -> Owner {
         self.owner.get()

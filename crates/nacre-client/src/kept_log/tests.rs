@@ -47,7 +47,7 @@ fn file(number: u32) -> FileState {
         stripes: vec![OstIndex(number), OstIndex(7)],
         laid: vec![0, 0],
     };
-    file.learn_layout(&Layout { generation: 1, components: vec![component] });
+    file.learn_layout(&Layout { generation: 1, dom_bytes: 0, components: vec![component] });
     file
 }
 

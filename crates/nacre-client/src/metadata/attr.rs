@@ -117,7 +117,8 @@ impl Client {
             return Some(entry);
         };
         if !reply.yours {
-            return None;
+            let has_dirty = self.mount.dirty_files().has(reply.attr.fid);
+            return (is_complete(reply) && !has_dirty).then_some(entry);
         }
         // The writers that the MDT speaks of are those of this moment: the replies to opens and closes come on the
         // connection of the reply, and what the cache knows follows each of them.
@@ -143,6 +144,14 @@ impl Client {
             reply = self.settled(reply);
             if let Some(entry) = self.resolved(&reply) {
                 return Ok(entry);
+            }
+        }
+        if has_data(&reply) {
+            // This mount may have stored bytes since the reply.
+            reply = self.mdt_of(fid).await?.read_inode(&Getattr { fid }).await?;
+            reply = self.settled(reply);
+            if has_data(&reply) {
+                return Ok(self.resolved(&reply).unwrap_or_else(|| ResolvedInode::of(&reply)));
             }
         }
         let Some(component) = reply.layout.as_ref().and_then(stripes::only_component).cloned() else {
@@ -215,4 +224,13 @@ impl Client {
         }
         join_all(wanted.iter().map(|&stripe| one(stripe))).await.into_iter().collect()
     }
+}
+
+/// Whether the MDT has the bytes of the file.
+fn has_data(reply: &EntryReply) -> bool {
+    reply.layout.as_ref().is_some_and(|layout| layout.dom_bytes > 0)
+}
+/// Whether the MDT knows the size of a file that clients have open for writing: it has all bytes.
+fn is_complete(reply: &EntryReply) -> bool {
+    has_data(reply) && !reply.buffered
 }

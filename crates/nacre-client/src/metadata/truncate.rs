@@ -38,7 +38,9 @@ impl Client {
         let _timing = self.stats.time("truncate");
         // Other attributes are the MDT's.
         let kill_suidgid = set.kill_suidgid;
-        if set == (SetAttr { size: set.size, kill_suidgid, ..SetAttr::default() })
+        let is_at_mdt = self.files.used(fid).is_some_and(|file| file.dom_bytes() > 0);
+        if !is_at_mdt
+            && set == (SetAttr { size: set.size, kill_suidgid, ..SetAttr::default() })
             && let Some(open) = self.writer(fid, open)
         {
             let kill = kill_suidgid.then_some(&caller);
@@ -130,10 +132,21 @@ impl Client {
         let only_size = SetAttr { size: set.size, ..SetAttr::default() };
         let again = Setattr { fid, set: only_size, caller: caller.clone(), time: mtime };
         let evictions = mdt.evictions();
-        let reply = mdt.change_inode(Touches::inode(fid), &Setattr { fid, set, caller, time: mtime }).await?;
+        let request = Setattr { fid, set, caller, time: mtime };
+        let reply = match mdt.change_inode(Touches::inode(fid), &request).await {
+            Err(Failure::Outcome(ProtocolOutcome::MoveDataFirst)) => {
+                self.move_data_of(fid).await?;
+                mdt.change_inode(Touches::inode(fid), &request).await?
+            }
+            reply => reply?,
+        };
         file.learn(&reply);
         if !is_regular(&reply.attr) {
             return Err(Failure::EINVAL);
+        }
+        if reply.layout.as_ref().is_some_and(|layout| layout.dom_bytes > 0) {
+            file.note_truncated(&file.states_of_data(size, mtime));
+            return Ok(ResolvedInode::of(&reply));
         }
         let component = file.component()?;
         let cut = self.truncate_announced((&mdt, evictions), &file, open, (size, mtime), &again);

@@ -320,7 +320,7 @@ impl Fake {
         let attr = Attr::new(fid, mode, Timestamp::default());
         let stripes = (0..self.shared.borrow().stripes).map(OstIndex).collect();
         let component = Component { extent: Extent::ALL, stripe_bytes: 4, stripes, laid: vec![] };
-        let layout = Layout { generation: 1, components: vec![component] };
+        let layout = Layout { generation: 1, dom_bytes: 0, components: vec![component] };
         EntryReply {
             attr,
             layout: Some(layout),

@@ -9,6 +9,7 @@ use crate::ops::{Applied, Context, Operation, Recorded, WriteBound};
 use crate::osts::allocator::{check_template, resolve};
 use crate::rows::acl::{self, Acl};
 use crate::rows::inode::DIR_BYTES;
+use crate::rows::opens::is_writer;
 use crate::rows::read_set::ReadSet;
 use crate::rows::row::{EntryRow, Inode};
 use crate::rows::table::{self, NEVER_NAMED, ORPHAN, SEQUENCE};
@@ -65,7 +66,12 @@ impl Operation for Create<'_> {
         }
         if file_type == FileType::Regular {
             let template = resolve(self.layout, dir.template, context.default_layout());
-            inode.layout = Some(context.choose_layout(&template)?);
+            let mut layout = context.choose_layout(&template)?;
+            if self.open.is_some_and(|how| is_writer(how.flags) && how.flags & open_flags::WRITE_BACK == 0) {
+                // Its writer keeps nothing, and so never has all bytes of the file at once.
+                layout.dom_bytes = 0;
+            }
+            inode.layout = Some(layout);
         }
         match place {
             Some((_, name)) => view.add_link(&mut inode, self.parent, name),

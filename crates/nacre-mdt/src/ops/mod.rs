@@ -10,6 +10,7 @@
 
 mod close;
 mod create;
+pub(crate) mod data;
 mod link;
 mod open;
 mod removexattr;
@@ -35,8 +36,8 @@ use nacre_types::{
 };
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
-    Close, Create, EntryReply, Link, Open, Removexattr, Rename, ReportSize, SetLayout, Setattr, Setxattr,
-    Unlink,
+    Close, Create, EntryReply, Link, MoveData, Open, Removexattr, Rename, ReportSize, SetLayout, Setattr,
+    Setxattr, StoreData, Unlink,
 };
 use nacre_wire::target::Empty;
 
@@ -241,4 +242,6 @@ operations! {
     Setxattr => Setxattr<'a>;
     Removexattr => Removexattr<'a>;
     SetLayout => SetLayout;
+    StoreData => StoreData<'a>;
+    MoveData => MoveData;
 }

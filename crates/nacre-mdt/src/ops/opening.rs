@@ -37,10 +37,12 @@ pub(crate) fn open_inode(
         SizeState::Exact => SizeBefore::Exact { objects },
         SizeState::Open => SizeBefore::Open,
     };
-    let changes = opened.writes() && inode.is_regular() && (before != SizeBefore::Open || !objects);
+    // While the target has the bytes, no object comes into being.
+    let gets_objects = !objects && inode.dom_bytes() == 0;
+    let changes = opened.writes() && inode.is_regular() && (before != SizeBefore::Open || gets_objects);
     if changes {
         inode.attr.size_state = SizeState::Open;
-        inode.may_have_objects = true;
+        inode.may_have_objects |= gets_objects;
     }
     if opened.writes() {
         // From now on this client, too, changes size and times. To keep what it writes, it must know of all opens.
@@ -119,6 +121,10 @@ pub(crate) fn accessed(view: &mut View<'_>, fid: Fid, atime: Option<Timestamp>) 
 /// Applies the report of a writer and decides whether the size is known now.
 fn take_report(view: &mut View<'_>, export: Generation, inode: &mut Inode, report: CloseReport) -> Step<()> {
     let fid = inode.attr.fid;
+    if inode.dom_bytes() > 0 {
+        take_report_of_data(view, inode, report);
+        return Ok(());
+    }
     let sole = view.opens().sole_writer(fid).filter(|(sole, _)| *sole == export);
     match (report, sole) {
         (CloseReport::Written(w), Some(_)) => {
@@ -154,4 +160,16 @@ fn take_report(view: &mut View<'_>, export: Generation, inode: &mut Inode, repor
         }
     }
     Ok(())
+}
+
+/// The same for a file whose bytes the target has: it knows the size.
+fn take_report_of_data(view: &mut View<'_>, inode: &mut Inode, report: CloseReport) {
+    if let CloseReport::Written(written) = report {
+        inode.written_at(written.mtime);
+    }
+    if view.opens().writers(inode.attr.fid) <= 1 {
+        inode.attr.size_state = SizeState::Exact;
+    } else if matches!(report, CloseReport::Unknown) {
+        view.state_change(StateChange::WriterLost(inode.attr.fid));
+    }
 }

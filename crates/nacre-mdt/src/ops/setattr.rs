@@ -3,6 +3,7 @@
 //! Rules: ctime only grows; mtime follows the latest of writes and explicit changes; a truncate makes the size `Open` until
 //! its client reports that the objects are truncated.
 
+use crate::ops::data;
 use crate::ops::size::check_size;
 use crate::ops::{Applied, Context, Operation, Recorded, WriteBound, reconstruct_entry};
 use crate::rows::acl;
@@ -54,8 +55,12 @@ impl Operation for Setattr {
         if let Some(mode) = self.set.mode {
             chmod(view, &mut inode, mode)?;
         }
-        if self.set.size.is_some() {
-            start_truncate(view, context.export(), &mut inode, self.time)?;
+        match self.set.size {
+            Some(size) if inode.dom_bytes() > 0 => {
+                data::truncate(view, context.export(), &mut inode, size, self.time)?;
+            }
+            Some(_) => start_truncate(view, context.export(), &mut inode, self.time)?,
+            None => {}
         }
         set_times(&mut inode, &self.set, self.time);
         view.put_changed(&mut inode);

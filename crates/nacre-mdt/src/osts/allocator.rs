@@ -8,8 +8,8 @@ use crate::osts::free_space::{self, FreeSpace, Qos};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use nacre_types::{
-    Component, DEFAULT_STRIPE_BYTES, Errno, Extent, Layout, LayoutTemplate, OstIndex, STRIPE_BYTES_UNIT,
-    STRIPES_MAX,
+    Component, DEFAULT_STRIPE_BYTES, DOM_BYTES_MAX, Errno, Extent, Layout, LayoutTemplate, OstIndex,
+    STRIPE_BYTES_UNIT, STRIPES_MAX,
 };
 
 /// The state of an OST, as far as the choice depends on it: a plain record, in the allocator that owns it.
@@ -51,13 +51,15 @@ pub(crate) enum NoLayout {
     StripeBytes(u32),
     #[error("stripe count {0} is not -1 or 0..=512")]
     StripeCount(i32),
+    #[error("an MDT keeps at most 64 KiB of a file, not {0}")]
+    DomBytes(u32),
 }
 impl From<NoLayout> for Errno {
     fn from(e: NoLayout) -> Self {
         match e {
             NoLayout::NoOsts | NoLayout::NoneUsable { .. } | NoLayout::Full(_) => Errno::ENOSPC,
             NoLayout::Unknown(_) | NoLayout::Stopped(_) => Errno::ENXIO,
-            NoLayout::StripeBytes(_) | NoLayout::StripeCount(_) => Errno::EINVAL,
+            NoLayout::StripeBytes(_) | NoLayout::StripeCount(_) | NoLayout::DomBytes(_) => Errno::EINVAL,
         }
     }
 }
@@ -69,6 +71,9 @@ pub(crate) fn check_template(t: &LayoutTemplate) -> Result<(), NoLayout> {
     }
     if t.stripe_count < -1 || t.stripe_count > STRIPES_MAX.into() {
         return Err(NoLayout::StripeCount(t.stripe_count));
+    }
+    if let Some(dom_bytes) = t.dom_bytes.filter(|bytes| *bytes > DOM_BYTES_MAX) {
+        return Err(NoLayout::DomBytes(dom_bytes));
     }
     if t.first_ost < -1 {
         return Err(NoLayout::Unknown(t.first_ost));
@@ -93,6 +98,7 @@ pub(crate) fn resolve(
         if t.first_ost == -1 {
             t.first_ost = source.first_ost;
         }
+        t.dom_bytes = t.dom_bytes.or(source.dom_bytes);
     }
     t
 }
@@ -170,6 +176,7 @@ impl Allocator {
         let stripe_bytes = if t.stripe_bytes == 0 { DEFAULT_STRIPE_BYTES } else { t.stripe_bytes };
         Ok(Layout {
             generation: 0,
+            dom_bytes: t.dom_bytes.unwrap_or(0),
             components: alloc::vec![Component {
                 extent: Extent::ALL,
                 stripe_bytes,
@@ -257,7 +264,7 @@ mod tests {
         space
     }
     fn ask(count: i32, first: i32) -> LayoutTemplate {
-        LayoutTemplate { stripe_count: count, stripe_bytes: 0, first_ost: first }
+        LayoutTemplate { stripe_count: count, stripe_bytes: 0, first_ost: first, ..LayoutTemplate::default() }
     }
     fn random(seed: u64) -> impl FnMut() -> u64 {
         let mut rng = nacre_node::Rng::new(seed);
@@ -315,7 +322,15 @@ mod tests {
             Some(ask(1, 3)),
             LayoutTemplate { stripe_bytes: 1 << 20, ..LayoutTemplate::default() },
         );
-        assert_eq!(t, LayoutTemplate { stripe_count: 2, stripe_bytes: 1 << 20, first_ost: 3 });
+        assert_eq!(
+            t,
+            LayoutTemplate {
+                stripe_count: 2,
+                stripe_bytes: 1 << 20,
+                first_ost: 3,
+                ..LayoutTemplate::default()
+            }
+        );
         for bad in [ask(-2, -1), ask(513, -1), ask(1, -2), LayoutTemplate { stripe_bytes: 1, ..ask(1, -1) }] {
             assert!(check_template(&bad).is_err(), "{bad:?}");
         }

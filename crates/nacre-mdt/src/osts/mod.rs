@@ -10,6 +10,7 @@ pub(crate) mod allocator;
 pub(crate) mod free_space;
 mod known;
 pub(crate) mod layout_choice;
+pub(crate) mod move_data;
 mod reclaim;
 mod size_queue;
 mod sizes;

@@ -6,12 +6,12 @@
 //!
 //! The check covers: every entry has an inode of its type and lies where its name's hash says; names and parent links
 //! are the same set; link and entry counts; every directory hangs below the root; orphans are open and nameless;
-//! layouts are sane; large attributes have their rows; FIDs come from granted sequences, which lie in the range of this
+//! layouts are sane; large attributes and data on the MDT have their rows; FIDs come from granted sequences, which lie in the range of this
 //! MDT; no object of a file that exists waits to be destroyed.
 
 use crate::rows::row::{EntryRow, FlocksRow, Inode, KnownOst, OpenRow, Row, Stripes, Unsettled};
 use crate::rows::table::{
-    self, CHOWN, DESTROY, ENTRY, FLOCK, INODE, KNOWN, LINK, META, OPEN, ORPHAN, RESERVED, SEQUENCE,
+    self, CHOWN, DATA, DESTROY, ENTRY, FLOCK, INODE, KNOWN, LINK, META, OPEN, ORPHAN, RESERVED, SEQUENCE,
     UNSETTLED, XATTR, meta,
 };
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -64,6 +64,8 @@ struct Seen {
     links_beyond: u32,
     xattrs_beyond: u32,
     size_open: bool,
+    /// The bytes that the row of its data must have; `None`: it has no such row.
+    data_bytes: Option<u64>,
 }
 
 /// Counts of the rows that refer to an inode. Two sets of names are the same if count and sum are.
@@ -74,6 +76,7 @@ struct Found {
     links_sum: u64,
     link_rows: u32,
     xattr_rows: u32,
+    data_bytes: Option<u64>,
     opens: u32,
     is_orphan: bool,
     is_destroyed: bool,
@@ -165,6 +168,11 @@ impl Check {
                     self.found.entry(fid).or_default().xattr_rows += 1;
                 }
             }
+            DATA => {
+                if let Some(fid) = self.fid("the data of a file", key) {
+                    self.found.entry(fid).or_default().data_bytes = Some(value.len() as u64);
+                }
+            }
             OPEN => {
                 self.report.opens += 1;
                 if let Some(opened) = self.decode::<OpenRow>("an open", key, value) {
@@ -252,6 +260,7 @@ impl Check {
             links_beyond: inode.links_beyond,
             xattrs_beyond: inode.xattrs.iter().filter(|x| x.value.is_none()).count() as u32,
             size_open,
+            data_bytes: (inode.dom_bytes() > 0 && inode.attr.size > 0).then_some(inode.attr.size),
         };
         self.inodes.insert(fid, seen);
     }
@@ -334,10 +343,16 @@ impl Check {
                 || f.is_orphan
                 || f.link_rows > 0
                 || f.xattr_rows > 0
+                || f.data_bytes.is_some()
             {
                 self.problem(format!(
-                    "{fid}: no inode, but {} names, {} entries, {} opens, {} links, {} attributes",
-                    f.names, f.entries, f.opens, f.link_rows, f.xattr_rows
+                    "{fid}: no inode, but {} names, {} entries, {} opens, {} links, {} attributes, {} bytes",
+                    f.names,
+                    f.entries,
+                    f.opens,
+                    f.link_rows,
+                    f.xattr_rows,
+                    f.data_bytes.unwrap_or(0)
                 ));
             }
         }
@@ -384,6 +399,13 @@ impl Check {
         }
         if seen.xattrs_beyond != f.xattr_rows {
             self.problem(format!("{fid}: {} large attributes, {} rows", seen.xattrs_beyond, f.xattr_rows));
+        }
+        if seen.data_bytes != f.data_bytes {
+            self.problem(format!(
+                "{fid}: {} bytes at the MDT, there are {}",
+                seen.data_bytes.unwrap_or(0),
+                f.data_bytes.unwrap_or(0)
+            ));
         }
         let nameless = f.names == 0 && fid != Fid::ROOT;
         if nameless != f.is_orphan {

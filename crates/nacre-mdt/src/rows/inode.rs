@@ -65,6 +65,10 @@ impl Inode {
             buffered: may_be_buffered(&self.attr),
         }
     }
+    /// The most bytes that the target may keep of this file; 0: they are in objects.
+    pub(crate) fn dom_bytes(&self) -> u32 {
+        self.layout.as_ref().map_or(0, |layout| layout.dom_bytes)
+    }
     pub(crate) fn owner(&self) -> Owner {
         Owner { uid: self.attr.uid, gid: self.attr.gid, projid: self.attr.projid }
     }

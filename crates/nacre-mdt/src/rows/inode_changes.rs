@@ -10,7 +10,7 @@ use crate::rows::row::{
     XATTR_NAMES_MAX, XATTRS_INLINE_MAX, Xattr,
 };
 use crate::rows::state_change::StateChange;
-use crate::rows::table::{self, CHOWN, DESTROY, FLOCK, INODE, LINK, ORPHAN, UNSETTLED, XATTR};
+use crate::rows::table::{self, CHOWN, DATA, DESTROY, FLOCK, INODE, LINK, ORPHAN, UNSETTLED, XATTR};
 use crate::rows::view::{Step, View};
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -79,6 +79,9 @@ impl View<'_> {
         }
         self.delete(UNSETTLED, &key);
         self.delete_prefix(FLOCK, &key);
+        if inode.dom_bytes() > 0 && inode.attr.size > 0 {
+            self.delete(DATA, &key);
+        }
         self.state_change(StateChange::InodeRemoved(fid));
         for (ost, stripes) in inode.objects() {
             if inode.may_have_objects {

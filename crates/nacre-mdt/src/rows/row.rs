@@ -237,6 +237,7 @@ mod tests {
             mtime_order: t(2),
             layout: Some(Layout {
                 generation: 0,
+                dom_bytes: 0,
                 components: vec![Component {
                     extent: Extent::ALL,
                     stripe_bytes: 1 << 20,

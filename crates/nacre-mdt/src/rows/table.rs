@@ -41,10 +41,13 @@ pub const RESERVED: Table = Table(MDT_FIRST + 12);
 /// OST → [`crate::rows::row::KnownOst`]: which OST was met, and how far it had come.
 pub const KNOWN: Table = Table(MDT_FIRST + 13);
 
+/// FID → all bytes of a regular file that the target keeps (`Layout::dom_bytes`); no row: it has none.
+pub const DATA: Table = Table(MDT_FIRST + 14);
+
 /// Every table of a metadata target.
-pub const ALL: [Table; 14] = [
+pub const ALL: [Table; 15] = [
     META, SEQUENCE, INODE, ENTRY, LINK, XATTR, OPEN, ORPHAN, DESTROY, CHOWN, FLOCK, UNSETTLED, RESERVED,
-    KNOWN,
+    KNOWN, DATA,
 ];
 
 /// Keys of [`META`].

@@ -167,6 +167,10 @@ impl<'a> View<'a> {
     pub(crate) fn transno(&self) -> Transno {
         self.rows.transno()
     }
+    /// Whether the operation was executed before, and the target has lost it.
+    pub(crate) fn is_replay(&self) -> bool {
+        self.expected.is_some()
+    }
     pub(crate) fn opens(&self) -> &'a Opens {
         self.opens
     }

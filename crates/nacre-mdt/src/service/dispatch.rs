@@ -25,6 +25,7 @@ impl Mdt {
             Opcode::Lookup => Box::pin(self.lookup(request, &request.args()?)).await,
             Opcode::Getattr => Box::pin(self.getattr(request, &request.args()?)).await,
             Opcode::Settle => Box::pin(self.getattr_settled(request, &request.args()?)).await,
+            Opcode::MoveData => Box::pin(self.move_data(request, &request.args()?)).await,
             Opcode::Batch => Box::pin(self.batch(request)).await,
             Opcode::GrantSeq => {
                 let GrantSeq {} = request.args()?;
@@ -41,6 +42,7 @@ impl Mdt {
         match request.opcode {
             Opcode::Readdir => self.readdir(request, &request.args()?).await,
             Opcode::Readlink => self.readlink(&request.args()?).await,
+            Opcode::ReadData => self.read_data(&request.args()?).await,
             Opcode::Getxattr => self.getxattr(&request.args()?).await,
             Opcode::Listxattr => self.listxattr(&request.args()?).await,
             Opcode::GetLayout => self.get_layout(&request.args()?).await,
@@ -59,6 +61,7 @@ impl Mdt {
         match request.opcode {
             Opcode::Lookup => self.lookup_now(request, &request.args().ok()?),
             Opcode::Getattr => self.getattr_now(request, &request.args().ok()?),
+            Opcode::MoveData => None,
             opcode => {
                 let op = AnyOperation::decode(opcode, &request.body).ok()??;
                 let done = self.operation_now(request, op.get())?;
@@ -101,6 +104,7 @@ impl Service for Mdt {
             Opcode::Lookup | Opcode::Getattr | Opcode::Settle => "getattr",
             Opcode::Readdir => "readpage",
             Opcode::Readlink => "readlink",
+            Opcode::ReadData => "read_data",
             Opcode::Getxattr | Opcode::Listxattr => "getxattr",
             Opcode::Statfs => "statfs",
             Opcode::ReportOpens => "report_opens",

@@ -8,13 +8,14 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use nacre_target::TargetCore;
 use nacre_types::OstIndex;
-use nacre_wire::params::{Arm, BoundParam, MdtParam, OspParam, OstRoomParam, QosParam, bind};
+use nacre_wire::params::{Arm, BoundParam, DomParam, MdtParam, OspParam, OstRoomParam, QosParam, bind};
 
 /// All parameters.
 pub(crate) fn list(mdt: &Mdt) -> Vec<BoundParam<'_>> {
     let prefix = mdt.core().param_prefix();
     let mut params = bind(&prefix, "", |param| mdt_param(mdt, param));
     params.extend(bind(&lod_prefix(mdt.core()), "", |param| qos_param(mdt, param)));
+    params.extend(bind(&lod_prefix(mdt.core()), "", |param| dom_param(mdt, param)));
     for (index, room) in mdt.osts().rooms() {
         params.extend(bind(&prefix, &format!("{:04x}", index.0), |param| room_param(&room, param)));
         params.extend(bind(&osp_prefix(mdt.core(), index), "", |param| osp_param(mdt, index, &room, param)));
@@ -43,6 +44,15 @@ fn mdt_param(mdt: &Mdt, param: MdtParam) -> Arm<'_> {
         MdtParam::FileLocks => Arm::shown(mdt.flocks().borrow().counts().0),
         MdtParam::FileLocksWaiting => Arm::shown(mdt.flocks().borrow().counts().1),
         MdtParam::UnsettledFiles => Arm::shown(mdt.osts().sizes().waiting()),
+    }
+}
+
+/// The bytes of new files that the target keeps.
+fn dom_param(mdt: &Mdt, param: DomParam) -> Arm<'_> {
+    match param {
+        DomParam::DomStripesize => {
+            Arm::number(mdt.default_layout().dom_bytes.unwrap_or(0), |bytes| mdt.set_default_dom_bytes(bytes))
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::locks::flocks::Flocks;
 use crate::mdt::{Mdt, index_of};
 use crate::ops::WriteBound;
+use crate::ops::data::objects_were_written;
 use crate::osts::Osts;
 use crate::rows::name_hash::NameHash;
 use crate::rows::opens::Opens;
@@ -11,6 +12,7 @@ use crate::rows::row::{FlocksRow, Inode, OpenRow, Row, RowError, Unsettled};
 use crate::rows::state_change::SizeBefore;
 use crate::rows::table::{self, FLOCK, INODE, META, OPEN, ORPHAN, UNSETTLED, meta};
 use crate::service::bounds::credits_of;
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -19,10 +21,13 @@ use nacre_osd::{Credits, Osd, OsdError, Pins, Table};
 use nacre_target::{Registration, TargetCore};
 use nacre_types::name::HashKey;
 use nacre_types::{DEFAULT_STRIPE_BYTES, Fid, LayoutTemplate, MdtIndex, Seq};
+use nacre_wire::params::DomParam;
 use tracing::{error, info};
 
 /// Rows read at a time.
 const SLICE: u32 = 1024;
+/// Bytes of a new file that the target keeps, unless its layout says otherwise.
+const DOM_BYTES: u32 = DomParam::DomStripesize.row().default_u32();
 
 /// Opens the service over an open engine.
 pub(crate) async fn start(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, String> {
@@ -39,6 +44,7 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
         stripe_count: 1,
         stripe_bytes: DEFAULT_STRIPE_BYTES,
         first_ost: -1,
+        dom_bytes: Some(DOM_BYTES),
     });
     let hash: Option<(u64, u64)> = read(osd, META, meta::HASH_KEY).await?;
     let mut opens = Opens::default();
@@ -68,6 +74,9 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
     let name_hash = NameHash::new(&core.ctx, hash.map(|(a, b)| HashKey(a, b)));
     let mdt = Mdt::new(core, name_hash, default, opens, flocks);
     mdt.osts().known().load(core).await?;
+    if hash.is_some() {
+        mdt.follow_kept_writes().await.map_err(StartError::Refused)?;
+    }
     info!(target_name = %core.name, opens = mdt.opens().borrow().len(), "metadata target has read its rows");
     unsettled.into_iter().for_each(|fid| mdt.osts().sizes().push(fid));
     if let Some(registration) = Registration::start(core) {
@@ -155,6 +164,20 @@ impl Mdt {
                 self.name_hash().set(HashKey(a, b));
             }
         }
+    }
+
+    /// Writes that a killed process had kept are executed by the OSTs, all bytes of a small file among them: the bytes that this
+    /// target has of it are not needed any more. It may be told again: then they are in objects already.
+    async fn follow_kept_writes(&self) -> Result<(), nacre_types::Errno> {
+        let writes = self.core().config.kept_writes.iter().flat_map(|kept| &kept.writes);
+        let files: BTreeSet<Fid> = writes.map(|(write, _)| write.object.fid).collect();
+        for fid in files {
+            let mut read_set = ReadSet::of_inode(fid);
+            read_set.key(UNSETTLED, &fid.key());
+            let credits = credits_of(WriteBound::inodes(2).freeing());
+            self.execute_local(read_set, credits, |view| objects_were_written(view, fid)).await?;
+        }
+        Ok(())
     }
 
     /// Ends orphans that no client has open. There are none while rows agree; a damaged row must not keep space.

@@ -150,7 +150,12 @@ impl Fs {
     ) -> Result<R::Reply, Errno> {
         let mut allocator = core::mem::take(&mut self.allocator);
         let mut choose = |t: &LayoutTemplate| allocator.layout(t, || 7).map_err(|e| Errno::from(e).into());
-        let default = LayoutTemplate { stripe_count: 1, stripe_bytes: 1 << 20, first_ost: -1 };
+        let default = LayoutTemplate {
+            stripe_count: 1,
+            stripe_bytes: 1 << 20,
+            first_ost: -1,
+            ..LayoutTemplate::default()
+        };
         let mut context = Context::new(export, &|| Some(CLIENT), default, &mut choose);
         let done = self.run(op.read_set(HASH, export), |view| op.apply(view, &mut context));
         self.allocator = allocator;

@@ -14,7 +14,12 @@ async fn orphan(c: &Client, handle: u64, osts: u32) -> Fid {
         mode: REG,
         rdev: 0,
         target: b"",
-        layout: Some(LayoutTemplate { stripe_count: -1, stripe_bytes: 0, first_ost: -1 }),
+        layout: Some(LayoutTemplate {
+            stripe_count: -1,
+            stripe_bytes: 0,
+            first_ost: -1,
+            ..LayoutTemplate::default()
+        }),
         open: Some(OpenHow { handle: OpenHandle(handle), flags: O_RDWR }),
         exclusive: true,
         caller: Caller::root(),

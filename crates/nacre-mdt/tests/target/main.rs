@@ -455,7 +455,12 @@ fn layouts_come_from_the_request_the_directory_and_the_default() {
     c.run_ms(3000); // the MDT knows all OSTs
     c.run(0, |c| async move {
         let dir = c.make(Fid::ROOT, b"d", DIR).await.unwrap();
-        let template = LayoutTemplate { stripe_count: 2, stripe_bytes: 4 << 20, first_ost: -1 };
+        let template = LayoutTemplate {
+            stripe_count: 2,
+            stripe_bytes: 4 << 20,
+            first_ost: -1,
+            ..LayoutTemplate::default()
+        };
         let set = |fid, template| SetLayout { fid, template, caller: Caller::root(), time: c.now() };
         c.call(&set(dir, template)).await.unwrap();
         let sub = c.make(dir, b"sub", DIR).await.unwrap();
@@ -466,7 +471,8 @@ fn layouts_come_from_the_request_the_directory_and_the_default() {
         assert_eq!((told.default.stripe_count, told.default.stripe_bytes), (1, 1 << 20));
         assert_eq!(c.call(&GetLayout { fid: sub }).await.unwrap().template, Some(template));
         // Never written: it may change; then not any more.
-        let all = LayoutTemplate { stripe_count: -1, stripe_bytes: 0, first_ost: 2 };
+        let all =
+            LayoutTemplate { stripe_count: -1, stripe_bytes: 0, first_ost: 2, ..LayoutTemplate::default() };
         let reply = c.call(&set(f, all)).await.unwrap();
         let layout = reply.layout.unwrap();
         let osts: Vec<u32> = layout.components[0].stripes.iter().map(|o| o.0).collect();

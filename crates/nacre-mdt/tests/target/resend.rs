@@ -166,7 +166,12 @@ const CASES: &[Case] = &[
         told(c.close(s.open, 1, true, Some(written)).await, |()| "closed".into())
     }),
     case!("layout of a file", "", |c, s| {
-        let template = LayoutTemplate { stripe_count: 2, stripe_bytes: 1 << 20, first_ost: 1 };
+        let template = LayoutTemplate {
+            stripe_count: 2,
+            stripe_bytes: 1 << 20,
+            first_ost: 1,
+            ..LayoutTemplate::default()
+        };
         let args = SetLayout { fid: s.file, template, caller: Caller::root(), time: c.now() };
         told(c.call(&args).await, entry)
     }),

@@ -107,6 +107,7 @@ impl Run {
         if self.plan.write_back {
             self.cluster.write_back()?;
         }
+        self.cluster.keep_data_at_mdt(self.plan.dom_bytes)?;
         self.cluster.world.run_for(5 * SECOND);
         self.usual_tasks = self.cluster.servers.iter().map(|&s| self.cluster.world.live_tasks(s)).collect();
         self.usual_files = self.files()?;

@@ -7,6 +7,7 @@ use crate::params::bind::Key;
 use crate::params::row::Calls::{InFlight, PerName, Table};
 use crate::params::row::Default::{Computed, Number};
 use crate::params::row::{Row, SetWhen};
+use nacre_types::DOM_BYTES_MAX;
 
 /// Largest limits of a client: modifying requests, and all requests.
 pub const CLIENT_MOD_RPCS_MAX: u16 = 511;
@@ -198,6 +199,13 @@ groups! {
             in turn.");
         PrioFree: Row::number("qos_prio_free", (0, 100, "%"), Number(91), "When files go by free space: the weight \
             of free space against recent use of an OST. 100: only free space counts.");
+    }
+
+    /// `nacre-mdt/src/service/params.rs`
+    DomParam in ["lod"], "Data of small files, kept by an MDT" {
+        DomStripesize: Row::number("dom_stripesize", (0, DOM_BYTES_MAX as u64, "bytes"), Number(0), "An MDT keeps the bytes \
+            of a new file as long as there are at most that many; then they move to OSTs. 0: they are at OSTs from the first \
+            byte on. A layout of a file or directory may say otherwise (`lfs setstripe -E`).");
     }
 
     /// `nacre-mdt/src/service/params.rs`

@@ -66,11 +66,12 @@ fn layout() -> Layout {
     let stripes = vec![OstIndex(0), OstIndex(31)];
     Layout {
         generation: 1,
+        dom_bytes: 8192,
         components: vec![Component { extent: Extent::ALL, stripe_bytes: 1 << 20, stripes, laid: vec![0, 2] }],
     }
 }
 fn template() -> LayoutTemplate {
-    LayoutTemplate { stripe_count: -1, stripe_bytes: 65536, first_ost: 2 }
+    LayoutTemplate { stripe_count: -1, stripe_bytes: 65536, first_ost: 2, dom_bytes: Some(65536) }
 }
 fn inode_grant() -> InodeGrant {
     InodeGrant { fid: fid(1), mode: InodeMode::Pr, bits: InodeBits::ATTRS, number: 3 }
@@ -214,6 +215,9 @@ messages! {
         };
         Setattr = Setattr { fid: fid(2), set: set(), caller: caller(), time: time(1) };
         ReportSize = ReportSize { fid: fid(2), written: written(), truncate: true };
+        ReadData = ReadData { fid: fid(2) };
+        StoreData<'_> = StoreData { fid: fid(2), handle: OpenHandle(9), data: b"all of it", mtime: time(6) };
+        MoveData = MoveData { fid: fid(2) };
         Readlink = Readlink { fid: fid(2) };
         Getxattr<'_> = Getxattr { fid: fid(2), name: b"user.a" };
         Setxattr<'_> = Setxattr {
@@ -296,6 +300,7 @@ messages! {
         };
         CreateReply = CreateReply { entry: entry(), created: true };
         BatchReply = BatchReply { results: vec![SubResult { status: Status::from_number(2), body: Bytes::from_static(b"r") }] };
+        ReadDataReply = ReadDataReply { data: Some(Bytes::from_static(b"all of it")), mtime: time(6) };
         ReadlinkReply = ReadlinkReply { target: Bytes::from_static(b"t") };
         XattrReply = XattrReply { value: Bytes::from_static(b"v") };
         ListxattrReply = ListxattrReply { names: vec![Bytes::from_static(b"user.a")] };

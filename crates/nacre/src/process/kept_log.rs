@@ -41,13 +41,15 @@ pub(crate) fn boot() -> Result<Boot> {
 /// The files that former processes have left in a data directory, with the writes that are left in them.
 pub(crate) struct LeftLogs {
     files: Vec<PathBuf>,
+    for_mdts: Vec<KeptWrites>,
     writes: BTreeMap<OstIndex, Vec<KeptWrites>>,
 }
 
 impl LeftLogs {
     /// Reads the files. The caller has the stores of all targets, so that no other process writes them.
     pub(crate) fn read(dir: &Path) -> Result<Self> {
-        let (mut left, boot) = (Self { files: Vec::new(), writes: BTreeMap::new() }, boot()?);
+        let boot = boot()?;
+        let mut left = Self { files: Vec::new(), for_mdts: Vec::new(), writes: BTreeMap::new() };
         for path in paths(dir)? {
             let segments = segments(&path).with_context(|| format!("cannot read {}", path.display()))?;
             let kept = kept_writes(&segments, boot);
@@ -58,18 +60,22 @@ impl LeftLogs {
                 of_osts.entry(ost).or_default().push((write, data));
             }
             for (ost, writes) in of_osts {
-                left.writes.entry(ost).or_default().push(KeptWrites { log: kept.log, writes });
+                let kept = KeptWrites { log: kept.log, writes };
+                left.for_mdts.push(kept.clone());
+                left.writes.entry(ost).or_default().push(kept);
             }
         }
         Ok(left)
     }
-    /// Takes the writes to a target.
+    /// Takes the writes to a target. An MDT learns of all: it may have the bytes of their files.
     pub(crate) fn take(&mut self, target: &TargetName) -> Vec<KeptWrites> {
         match target {
-            TargetName::Of { kind: TargetKind::Ost, index, .. } => self.writes.remove(&OstIndex(*index)),
-            _ => None,
+            TargetName::Of { kind: TargetKind::Ost, index, .. } => {
+                self.writes.remove(&OstIndex(*index)).unwrap_or_default()
+            }
+            TargetName::Of { kind: TargetKind::Mdt, .. } => self.for_mdts.clone(),
+            _ => Vec::new(),
         }
-        .unwrap_or_default()
     }
     /// All OSTs of this process have executed their writes.
     pub(crate) fn delete(self) {

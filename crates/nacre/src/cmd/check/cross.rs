@@ -298,6 +298,7 @@ mod tests {
         let fid = Fid::new(Seq(0x100), Oid(2));
         let layout = Layout {
             generation: 0,
+            dom_bytes: 0,
             components: vec![Component {
                 extent: Extent::ALL,
                 stripe_bytes: 64 << 10,
@@ -333,7 +334,7 @@ mod tests {
             stripes: vec![OstIndex(0), OstIndex(1)],
             laid: vec![],
         };
-        let layout = Layout { generation: 0, components: vec![component] };
+        let layout = Layout { generation: 0, dom_bytes: 0, components: vec![component] };
         let file =
             |bytes| File { layout: layout.clone(), size: Some(128 << 10), bytes, may_have_objects: true };
         let mut osts = BTreeMap::from([0, 1].map(|index| (OstIndex(index), Rows::new(index))));

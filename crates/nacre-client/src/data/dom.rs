@@ -1,0 +1,155 @@
+//! Files whose bytes are at their MDT (`Layout::dom_bytes`): small ones that one mount at a time writes.
+//!
+//! Rules: (1) The bytes go to the MDT as a whole, from a mount that keeps what it writes (`write_back.rs`): while any byte of
+//! such a file is dirty, all of them are. The log of kept writes has all of them, too. (2) In every other case (a second
+//! mount writes, the file grows too large, space is allocated or freed) the MDT moves the bytes to the objects first, and the
+//! file is like any other from then on. (3) A mount may believe that the MDT has the bytes when they have moved already: the
+//! MDT says so, and the objects are used. The opposite cannot happen, because no file returns from its objects.
+
+use crate::api::WriteArgs;
+use crate::cache::in_flight::Touches;
+use crate::client::Client;
+use crate::files::dirty_bytes::Run;
+use crate::files::state::FileState;
+use crate::files::table::Open;
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_types::{Errno, Extent, Failure, Fid, ProtocolOutcome, Timestamp};
+use nacre_wire::mdt::{MoveData, ReadData, ReadDataReply, StoreData};
+
+impl Client {
+    /// Bytes of a file from its MDT, up to `end`, and the time of the last change. `None`: they are in objects.
+    pub(crate) async fn read_from_mdt(
+        &self,
+        file: &FileState,
+        offset: u64,
+        end: u64,
+    ) -> Result<Option<(Bytes, Timestamp)>, Failure> {
+        let Some((data, mtime)) = self.read_data(file).await? else { return Ok(None) };
+        let at = |place: u64| usize::try_from(place).unwrap_or(usize::MAX).min(data.len());
+        Ok(Some((data.slice(at(offset)..at(end)), mtime)))
+    }
+    async fn read_data(&self, file: &FileState) -> Result<Option<(Bytes, Timestamp)>, Failure> {
+        let ReadDataReply { data, mtime } =
+            self.mdt_of(file.fid).await?.call(&ReadData { fid: file.fid }).await?;
+        if data.is_none() {
+            file.data_has_moved();
+        }
+        Ok(data.map(|data| (data, mtime)))
+    }
+
+    /// Has the MDT move the bytes of a file to its objects, if it has them. The caller holds all of the file exclusively, if
+    /// this mount may have dirty bytes of it.
+    pub(crate) async fn move_data(&self, file: &FileState) -> Result<(), Failure> {
+        if file.dom_bytes() > 0 {
+            self.move_data_of(file.fid).await?;
+            file.data_has_moved();
+        }
+        Ok(())
+    }
+    pub(crate) async fn move_data_of(&self, fid: Fid) -> Result<(), Failure> {
+        let moved = self.mdt_of(fid).await?.change_inode(Touches::inode(fid), &MoveData { fid }).await?;
+        if let Some(file) = self.files.used(fid) {
+            file.learn(&moved);
+        }
+        Ok(())
+    }
+
+    // ---- writes
+
+    /// The bytes that the MDT has of a file, before a write that needs them.
+    pub(crate) async fn data_before_write(
+        &self,
+        file: &FileState,
+        args: &WriteArgs,
+    ) -> Result<Option<Bytes>, Failure> {
+        let is_dirty = self.mount.dirty_files().has(file.fid);
+        if file.dom_bytes() == 0 || is_dirty || !file.may_know_objects() {
+            return Ok(None);
+        }
+        let known = file.size_of_data();
+        if let Some(size) = known {
+            let offset = if args.append { size } else { args.offset };
+            let end = offset.saturating_add(args.data.len() as u64);
+            let is_overwritten = size == 0 || offset == 0 && size <= end;
+            if is_overwritten || end > u64::from(file.dom_bytes()) {
+                return Ok(None);
+            }
+        }
+        let Some((data, mtime)) = self.read_data(file).await? else { return Ok(None) };
+        if known.is_none() {
+            let states = file.states_of_data(data.len() as u64, mtime);
+            (0u32..).zip(states).for_each(|(stripe, state)| file.note_glimpsed(stripe, state));
+        }
+        Ok(Some(data))
+    }
+    /// What becomes dirty beside a write, with its place: bytes of the MDT that nobody has changed since, and zeros up to the
+    /// beginning of the write. `None`: these bytes are not known.
+    pub(crate) fn data_beside(
+        &self,
+        file: &FileState,
+        found: Option<Bytes>,
+        write: Extent,
+        size: u64,
+    ) -> Option<Vec<(u64, Bytes)>> {
+        let mut beside = Vec::new();
+        let is_overwritten = size == 0 || write.start == 0 && size <= write.end;
+        if !self.mount.dirty_files().has(file.fid) && !is_overwritten {
+            let data = found.filter(|data| data.len() as u64 == size)?;
+            beside.push((0, data));
+        }
+        if write.start > size {
+            beside.push((size, Bytes::from(vec![0; usize::try_from(write.start - size).ok()?])));
+        }
+        Some(beside)
+    }
+
+    /// Sends the dirty bytes of a file, which are all of it, to its MDT; returns their number. In the error the bytes are given
+    /// back: they have to go to the objects.
+    pub(crate) async fn store_data(
+        &self,
+        open: &Rc<Open>,
+        runs: Vec<Run>,
+        mtime: Timestamp,
+    ) -> Result<u64, Vec<Run>> {
+        let (file, bytes) = (&open.file, runs.iter().map(Run::len).sum::<u64>());
+        let failed = match self.try_store_data(open, &runs, mtime).await {
+            Ok(()) => return Ok(bytes),
+            Err(Failure::Outcome(ProtocolOutcome::InObjects)) => {
+                file.data_has_moved();
+                return Err(runs);
+            }
+            // The OSTs have granted room for them.
+            Err(Failure::ENOSPC) => match self.move_data(file).await {
+                Ok(()) => return Err(runs),
+                Err(failed) => failed,
+            },
+            Err(failed) => failed,
+        };
+        let error = match failed {
+            Failure::Errno(Errno::EBADF) | Failure::Outcome(_) => Errno::EIO, // an eviction
+            Failure::Errno(errno) => errno,
+        };
+        tracing::error!(fid = %file.fid, bytes, %error,
+            "bytes that a program has written could not be stored at the MDT: they are lost, and fsync or close reports it");
+        (0u32..).zip(file.known_states()).for_each(|(stripe, _)| file.note_uncertain(stripe));
+        file.write_failed(error.into());
+        Ok(bytes)
+    }
+    async fn try_store_data(&self, open: &Open, runs: &[Run], mtime: Timestamp) -> Result<(), Failure> {
+        let fid = open.file.fid;
+        let mut data =
+            Vec::with_capacity(usize::try_from(runs.iter().map(Run::len).sum::<u64>()).unwrap_or(0));
+        for run in runs {
+            debug_assert_eq!(run.offset(), data.len() as u64, "all bytes of the file are dirty");
+            run.data().iter().for_each(|part| data.extend_from_slice(part));
+        }
+        let request = StoreData { fid, handle: open.handle, data: &data, mtime };
+        let mdt = self.mdt_of(fid).await?;
+        let reply = mdt.change_inode(Touches::attrs(fid), &request).await?;
+        open.file.learn(&reply);
+        Ok(())
+    }
+}

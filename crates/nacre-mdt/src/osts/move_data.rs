@@ -1,0 +1,120 @@
+//! The way of a file's bytes from this target to its objects.
+//!
+//! Rules: (1) One request at a time moves the bytes of a file, so no earlier copy of them arrives after later writes of clients.
+//! (2) The inode says that there may be objects, durably, before the first of them is written: a removal destroys them.
+//! (3) The objects are durable before the row of the bytes goes: it may have been synced. (4) If the file was changed
+//! meanwhile, the bytes are written again.
+
+use crate::mdt::Mdt;
+use crate::ops::WriteBound;
+use crate::ops::data::Moved;
+use crate::rows::read_set::ReadSet;
+use crate::rows::table::DATA;
+use crate::service::bounds::credits_of;
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use bytes::Bytes;
+use core::cell::RefCell;
+use nacre_node::{Ctx, RpcError, WaitList};
+use nacre_target::{Reply, Request};
+use nacre_types::{
+    Component, Errno, Failure, Fid, LockCookie, ObjectId, Owner, ProtocolOutcome, Timestamp, Transno,
+};
+use nacre_wire::mdt::MoveData;
+use nacre_wire::ost::{SyncObject, Write};
+use tracing::debug;
+
+/// The files whose bytes are on their way. Bounded by the requests under way.
+pub(crate) struct DataMoves {
+    under_way: RefCell<BTreeSet<Fid>>,
+    ended: WaitList,
+}
+impl DataMoves {
+    pub(crate) fn new(ctx: &Ctx) -> Self {
+        Self { under_way: RefCell::default(), ended: ctx.wait_list() }
+    }
+    async fn begin(&self, fid: Fid) -> DataMove<'_> {
+        while !self.under_way.borrow_mut().insert(fid) {
+            self.ended.wait().await;
+        }
+        DataMove { moves: self, fid }
+    }
+}
+struct DataMove<'a> {
+    moves: &'a DataMoves,
+    fid: Fid,
+}
+impl Drop for DataMove<'_> {
+    fn drop(&mut self) {
+        self.moves.under_way.borrow_mut().remove(&self.fid);
+        self.moves.ended.wake_all();
+    }
+}
+
+/// The bytes of a file as they were at a version.
+struct Found {
+    version: Transno,
+    data: Bytes,
+    component: Component,
+    owner: Owner,
+    mtime: Timestamp,
+}
+
+impl Mdt {
+    /// Moves the bytes of a file to its objects, if this target has any.
+    pub(crate) async fn move_data(&self, request: &Request, args: &MoveData) -> Result<Reply, Failure> {
+        let _alone = self.data_moves().begin(args.fid).await;
+        let mut done = self.operation(request, args).await;
+        while matches!(done, Err(Failure::EAGAIN)) {
+            let moved = self.write_objects(args.fid).await?;
+            done = self.operation(request, &Moved(args.fid, moved)).await;
+        }
+        done
+    }
+
+    /// Writes the bytes to the objects; returns the version of the file that they have then.
+    async fn write_objects(&self, fid: Fid) -> Result<Transno, Failure> {
+        let mut read_set = ReadSet::of_inode(fid);
+        read_set.key(DATA, &fid.key());
+        let credits = credits_of(WriteBound::inodes(1).freeing());
+        let (marked, found) = self
+            .execute_local(read_set, credits, |view| {
+                let mut inode = view.file(fid)?;
+                let data = view.bytes(DATA, &fid.key())?.map(Bytes::copy_from_slice).unwrap_or_default();
+                let component = inode.layout.as_ref().and_then(|layout| layout.components.first()).cloned();
+                let (owner, mtime) = (inode.owner(), inode.attr.mtime);
+                let version = Transno(inode.attr.version);
+                if !inode.may_have_objects {
+                    inode.may_have_objects = true;
+                    view.put_inode(&inode);
+                }
+                Ok(component.map(|component| Found { version, data, component, owner, mtime }))
+            })
+            .await?;
+        let Some(found) = found else { return Err(Errno::EIO.into()) };
+        if !found.data.is_empty() {
+            self.core().osd.commit(marked).await.map_err(Errno::from)?;
+            let written = self.write_first_object(fid, &found).await;
+            written.map_err(|error| match error {
+                RpcError::Failed(failure) => failure,
+                error => {
+                    debug!(target_name = %self.core().name, %fid, %error, "bytes cannot move to their object yet");
+                    ProtocolOutcome::TryLater.into()
+                }
+            })?;
+        }
+        Ok(found.version)
+    }
+
+    /// All bytes lie in the first chunk.
+    async fn write_first_object(&self, fid: Fid, found: &Found) -> Result<(), RpcError> {
+        let Found { component, owner, mtime, data, .. } = found;
+        let (object, laid) = (ObjectId { fid, stripe: 0 }, component.laid(0));
+        let ost = component.stripes.first().and_then(|ost| self.osts().connected(*ost));
+        let Some(peer) = ost else { return Err(RpcError::Failed(ProtocolOutcome::TryLater.into())) };
+        let (offset, owner, mtime, lock) = (0, *owner, *mtime, LockCookie(0));
+        let write = Write { object, laid, offset, owner, mtime, lock };
+        peer.request(&write).bulk(vec![data.clone()]).send().await?;
+        peer.call(&SyncObject { object, laid }).await.map(drop)
+    }
+}

@@ -1,0 +1,319 @@
+//! Small files whose bytes are at the MDT: every mount sees them, nothing acknowledged is lost with a process or a machine, and
+//! they move to objects when the file grows or a second mount writes.
+
+mod support;
+
+use nacre_client::{AllocateArgs, AllocateMode, Client};
+use nacre_sim::cluster::Cluster;
+use nacre_types::{Failure, Fid, OpenHandle, SetAttr};
+use std::rc::Rc;
+use support::{
+    MDT, MS, OST, SEC, append, caller, cluster, create, read, run, sent_to, wait, write, write_back,
+};
+
+const DOM_BYTES: u32 = 1000;
+
+/// Mounts that keep bytes, and an MDT that keeps the bytes of small files.
+fn started(seed: u64, mounts: u32) -> Cluster {
+    let mut c = cluster(seed, 2, mounts);
+    write_back(&mut c);
+    c.keep_data_at_mdt(DOM_BYTES).expect("the root has a layout");
+    c
+}
+/// The first mount writes a new file; it is open.
+fn written(c: &mut Cluster, name: &'static str, data: Vec<u8>) -> (Fid, OpenHandle) {
+    let first = c.mounts[0];
+    let made = run(c, first, async move |client| {
+        let (fid, handle) = create(&client, name).await?;
+        write(&client, handle, 0, data).await?;
+        Ok::<_, Failure>((fid, handle))
+    });
+    made.expect("written")
+}
+fn close(c: &mut Cluster, handle: OpenHandle) {
+    let first = c.mounts[0];
+    let closed = run(c, first, async move |client| client.release(handle, None).await);
+    assert_eq!(closed, Ok(()));
+}
+fn size(c: &mut Cluster, mount: usize, fid: Fid) -> Result<u64, Failure> {
+    let mount = c.mounts[mount];
+    run(c, mount, async move |client| client.getattr(fid).await.map(|entry| entry.attr.size))
+}
+/// The bytes that the layout of a file lets the MDT have.
+fn dom_bytes(c: &mut Cluster, fid: Fid) -> u32 {
+    let first = c.mounts[0];
+    run(c, first, async move |client| client.layout(fid).await)
+        .expect("told")
+        .layout
+        .expect("a file")
+        .dom_bytes
+}
+/// What both mounts see.
+#[track_caller]
+fn assert_seen(c: &mut Cluster, fid: Fid, expected: &[u8]) {
+    for mount in 0..2 {
+        let node = c.mounts[mount];
+        let seen = read(c, node, fid);
+        assert!(seen.as_deref() == Ok(expected), "mount {mount}: {seen:?}\n{}", c.world.trace(60));
+        assert_eq!(size(c, mount, fid), Ok(expected.len() as u64), "mount {mount}");
+    }
+}
+
+#[test]
+fn a_small_file_needs_no_ost() {
+    for seed in 1..=4 {
+        let mut c = started(seed, 2);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        // Both mounts know the OSTs then.
+        let (large, _) = written(&mut c, "large", vec![1; 5000]);
+        assert_seen(&mut c, large, &[1; 5000]);
+        let before =
+            (sent_to(&mut c, first, "osc.", "ost_write"), sent_to(&mut c, second, "osc.", "ost_read"));
+        let (fid, handle) = written(&mut c, "file", vec![7; 900]);
+        assert_eq!(size(&mut c, 0, fid), Ok(900));
+        close(&mut c, handle);
+        assert_seen(&mut c, fid, &[7; 900]);
+        let after =
+            (sent_to(&mut c, first, "osc.", "ost_write"), sent_to(&mut c, second, "osc.", "ost_read"));
+        assert_eq!(before, after, "seed {seed}");
+        assert_eq!(dom_bytes(&mut c, fid), DOM_BYTES);
+        let removed =
+            run(&mut c, second, async |client| client.unlink(Fid::ROOT, b"file", false, caller()).await);
+        assert_eq!(removed, Ok(()));
+    }
+}
+
+/// Every way to change a file through the mount that made it, beside a model.
+#[test]
+fn random_changes_through_one_mount_are_seen_by_both() {
+    for seed in 1..=24u64 {
+        let mut c = started(seed, 2);
+        let first = c.mounts[0];
+        let (fid, mut handle) = written(&mut c, "file", Vec::new());
+        let mut bytes: Vec<u8> = Vec::new();
+        for number in 1..=40u8 {
+            let rng = c.world.rng();
+            let (offset, len) = (rng.below(700), [1, 30, 400][rng.below(3) as usize]);
+            let data = vec![number; len];
+            let what = rng.below(12);
+            let done: Result<(), Failure> = match what {
+                0..=3 => {
+                    let end = offset as usize + len;
+                    bytes.resize(bytes.len().max(end), 0);
+                    bytes[offset as usize..end].fill(number);
+                    run(&mut c, first, async move |client| {
+                        write(&client, handle, offset, data).await.map(drop)
+                    })
+                }
+                4 | 5 => {
+                    bytes.extend(&data);
+                    run(&mut c, first, async move |client| append(&client, handle, data).await.map(drop))
+                }
+                6 | 7 => {
+                    bytes.resize(offset as usize, 0);
+                    run(&mut c, first, async move |client| {
+                        let set = SetAttr { size: Some(offset), ..SetAttr::default() };
+                        client.setattr_through(handle, fid, set, caller()).await.map(drop)
+                    })
+                }
+                8 => run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await),
+                9 => {
+                    close(&mut c, handle);
+                    let opened = run(&mut c, first, async move |client| client.open(fid, 2, caller()).await);
+                    handle = opened.expect("opened").1;
+                    Ok(())
+                }
+                10 => {
+                    let pause = c.world.rng().below(700 * MS);
+                    c.world.run_for(pause);
+                    Ok(())
+                }
+                _ => {
+                    assert_seen(&mut c, fid, &bytes);
+                    Ok(())
+                }
+            };
+            assert_eq!(done, Ok(()), "seed {seed}, change {number} of kind {what}\n{}", c.world.trace(60));
+            if bytes.len() > 3 * DOM_BYTES as usize {
+                bytes.clear();
+                let cut = run(&mut c, first, async move |client| {
+                    let set = SetAttr { size: Some(0), ..SetAttr::default() };
+                    client.setattr(fid, set, caller()).await.map(drop)
+                });
+                assert_eq!(cut, Ok(()));
+            }
+        }
+        assert_seen(&mut c, fid, &bytes);
+        close(&mut c, handle);
+        assert_seen(&mut c, fid, &bytes);
+    }
+}
+
+#[test]
+fn a_file_that_grows_moves_to_objects_with_what_it_had() {
+    for seed in 1..=12 {
+        let mut c = started(seed, 2);
+        let (fid, handle) = written(&mut c, "file", vec![1; 600]);
+        if seed % 3 > 0 {
+            close(&mut c, handle);
+        }
+        if seed % 3 == 1 {
+            c.world.run_for(SEC);
+        }
+        let first = c.mounts[0];
+        let grown = run(&mut c, first, async move |client| {
+            let (_, handle) = client.open(fid, 2, caller()).await?;
+            append(&client, handle, vec![2; 600]).await?;
+            client.release(handle, None).await
+        });
+        assert_eq!(grown, Ok(()), "seed {seed}");
+        let mut expected = vec![1; 600];
+        expected.extend([2; 600]);
+        assert_seen(&mut c, fid, &expected);
+        assert_eq!(dom_bytes(&mut c, fid), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn two_mounts_write_one_small_file_through_its_objects() {
+    for seed in 1..=12 {
+        let mut c = started(seed, 2);
+        let (fid, handle) = written(&mut c, "file", vec![1; 500]);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let opened = run(&mut c, second, async move |client| client.open(fid, 2, caller()).await);
+        let other = opened.expect("opened").1;
+        let mut expected = vec![1; 500];
+        for round in 0..6u8 {
+            let (mount, handle) = if round % 2 == 0 { (second, other) } else { (first, handle) };
+            let wrote = run(&mut c, mount, async move |client| append(&client, handle, vec![round; 3]).await);
+            assert_eq!(wrote, Ok(3), "seed {seed}");
+            expected.extend([round; 3]);
+        }
+        assert_seen(&mut c, fid, &expected);
+        assert_eq!(dom_bytes(&mut c, fid), 0);
+    }
+}
+
+#[test]
+fn both_mounts_truncate_and_allocate() {
+    for seed in 1..=12 {
+        let mut c = started(seed, 2);
+        let (fid, handle) = written(&mut c, "file", vec![1; 500]);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let truncate = |size| {
+            async move |client: Rc<Client>| {
+                let set = SetAttr { size: Some(size), ..SetAttr::default() };
+                client.setattr(fid, set, caller()).await.map(|entry| entry.attr.size)
+            }
+        };
+        assert_eq!(run(&mut c, second, truncate(300)), Ok(300), "seed {seed}");
+        assert_seen(&mut c, fid, &[1; 300]);
+        assert_eq!(run(&mut c, first, truncate(400)), Ok(400), "seed {seed}");
+        let mut expected = vec![1; 300];
+        expected.resize(400, 0);
+        assert_seen(&mut c, fid, &expected);
+        assert_eq!(dom_bytes(&mut c, fid), DOM_BYTES);
+        let large = if seed % 2 == 0 { first } else { second };
+        assert_eq!(run(&mut c, large, truncate(5000)), Ok(5000), "seed {seed}");
+        expected.resize(5000, 0);
+        assert_seen(&mut c, fid, &expected);
+        assert_eq!(dom_bytes(&mut c, fid), 0);
+        close(&mut c, handle);
+
+        let (fid, handle) = written(&mut c, "other", vec![2; 500]);
+        let sought = run(&mut c, first, async move |client| {
+            Ok::<_, Failure>((client.seek(handle, 10, true).await?, client.seek(handle, 10, false).await?))
+        });
+        assert_eq!(sought, Ok((10, 500)));
+        let punched = run(&mut c, first, async move |client| {
+            let args = AllocateArgs { offset: 100, len: 50, mode: AllocateMode::Hole, kill_suidgid: None };
+            client.allocate(handle, args).await
+        });
+        assert_eq!(punched, Ok(()), "seed {seed}");
+        let mut expected = vec![2; 500];
+        expected[100..150].fill(0);
+        assert_seen(&mut c, fid, &expected);
+    }
+}
+
+/// Process and machine of the MDT, with the bytes in every state.
+#[test]
+fn acknowledged_bytes_survive_the_loss_of_a_server() {
+    for seed in 1..=32 {
+        let mut c = started(seed, 2);
+        let (fid, handle) = written(&mut c, "file", vec![1; 500]);
+        match seed % 4 {
+            0 => {}
+            1 => close(&mut c, handle),
+            2 => c.world.run_for(600 * MS),
+            _ => {
+                let first = c.mounts[0];
+                let synced = run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await);
+                assert_eq!(synced, Ok(()));
+            }
+        }
+        let lost = if seed % 8 < 6 { MDT } else { OST };
+        if seed % 3 == 0 {
+            c.world.kill(c.servers[lost]);
+        } else {
+            c.power_loss(lost);
+        }
+        let pause = c.world.rng().below(300 * MS);
+        c.world.run_for(pause);
+        c.world.start(c.servers[lost]);
+        assert_seen(&mut c, fid, &[1; 500]);
+    }
+}
+
+/// The bytes move while the MDT or the OST dies; the file had been synced before.
+#[test]
+fn synced_bytes_survive_a_move_to_objects_that_is_cut_off() {
+    for seed in 1..=40 {
+        let mut c = started(seed, 2);
+        let (fid, handle) = written(&mut c, "file", vec![1; 500]);
+        let first = c.mounts[0];
+        let synced = run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await);
+        assert_eq!(synced, Ok(()));
+        let grown = c.jobs.start(&mut c.world, first, async move |client: Rc<Client>| {
+            append(&client, handle, vec![2; 800]).await
+        });
+        let pause = c.world.rng().below(6 * MS);
+        c.world.run_for(pause);
+        let lost = if seed % 2 == 0 { MDT } else { OST + (seed % 4 / 2) as usize };
+        if seed % 5 == 0 {
+            c.world.kill(c.servers[lost]);
+        } else {
+            c.power_loss(lost);
+        }
+        c.world.run_for(100 * MS);
+        c.world.start(c.servers[lost]);
+        assert_eq!(
+            wait::<Result<u32, Failure>>(&mut c, grown),
+            Ok(800),
+            "seed {seed}\n{}",
+            c.world.trace(60)
+        );
+        let mut expected = vec![1; 500];
+        expected.extend([2; 800]);
+        assert_seen(&mut c, fid, &expected);
+    }
+}
+
+/// The writer is gone: what it had stored stays, and the size is that of the bytes.
+#[test]
+fn a_dead_writer_leaves_what_it_had_stored() {
+    for seed in 1..=8 {
+        let mut c = started(seed, 2);
+        let (fid, handle) = written(&mut c, "file", vec![1; 500]);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let synced = run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await);
+        assert_eq!(synced, Ok(()));
+        let wrote = run(&mut c, first, async move |client| append(&client, handle, vec![2; 10]).await);
+        assert_eq!(wrote, Ok(10));
+        c.world.kill(first);
+        c.world.run_for(15 * SEC);
+        let seen = read(&mut c, second, fid).expect("read");
+        assert!(seen[..500] == [1; 500] && [500, 510].contains(&seen.len()), "seed {seed}: {}", seen.len());
+        assert_eq!(size(&mut c, 1, fid), Ok(seen.len() as u64));
+    }
+}

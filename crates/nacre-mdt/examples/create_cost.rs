@@ -102,6 +102,7 @@ fn main() {
 }
 
 fn close(fid: Fid, handle: u64) -> SubOperation {
-    let close = Close { fid, handle: OpenHandle(handle), dirty: false, written: None, atime: None };
+    let close =
+        Close { fid, handle: OpenHandle(handle), dirty: false, written: None, atime: None, data: None };
     SubOperation { opcode: Opcode::Close as u16, body: close.to_vec().into() }
 }

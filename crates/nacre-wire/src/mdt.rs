@@ -343,6 +343,8 @@ codec_struct! {
         pub written: Option<Written>,
         /// The client has read the file, or listed the directory, and its access time is at least this.
         pub atime: Option<Timestamp>,
+        /// With `written`: all bytes of the file, for the MDT, as in [`StoreData`].
+        pub data: Option<Bytes>,
     }
 }
 codec_struct! {

@@ -9,9 +9,11 @@
 use crate::api::WriteArgs;
 use crate::cache::in_flight::Touches;
 use crate::client::Client;
+use crate::data::write_back::SentBytes;
 use crate::files::dirty_bytes::Run;
+use crate::files::dirty_files::DirtyFile;
+use crate::files::ranges::{RangeGuard, Share};
 use crate::files::state::FileState;
-use crate::files::table::Open;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -106,50 +108,84 @@ impl Client {
         Some(beside)
     }
 
-    /// Sends the dirty bytes of a file, which are all of it, to its MDT; returns their number. In the error the bytes are given
-    /// back: they have to go to the objects.
-    pub(crate) async fn store_data(
-        &self,
-        open: &Rc<Open>,
-        runs: Vec<Run>,
-        mtime: Timestamp,
-    ) -> Result<u64, Vec<Run>> {
-        let (file, bytes) = (&open.file, runs.iter().map(Run::len).sum::<u64>());
-        let failed = match self.try_store_data(open, &runs, mtime).await {
-            Ok(()) => return Ok(bytes),
-            Err(Failure::Outcome(ProtocolOutcome::InObjects)) => {
+    // ---- the way of dirty bytes to the MDT
+
+    /// Takes the dirty bytes of a file for its MDT, and a place among the operations of the file. `None`: there are none, or
+    /// they have to go to objects.
+    pub(crate) async fn take_data(&self, file: &FileState) -> Option<(RangeGuard, Rc<DirtyFile>, SentBytes)> {
+        let dirty_files = self.mount.dirty_files();
+        if file.dom_bytes() == 0 || !dirty_files.has(file.fid) {
+            return None;
+        }
+        let order = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
+        let dirty = dirty_files.get(file.fid).filter(|_| file.dom_bytes() > 0)?;
+        let (runs, charged) = dirty_files.begin(&dirty, Extent::ALL);
+        (!runs.is_empty()).then_some((order, dirty, SentBytes { runs, charged }))
+    }
+    /// Stores the bytes, or sends them to the objects if the MDT does not take them.
+    pub(crate) async fn store_data(&self, dirty: &DirtyFile, sent: SentBytes) {
+        let (open, mtime) = dirty.last_write();
+        let (fid, bytes) = (open.file.fid, all_bytes(&sent));
+        let request = StoreData { fid, handle: open.handle, data: &bytes, mtime };
+        let stored =
+            async { self.mdt_of(fid).await?.change_inode(Touches::attrs(fid), &request).await.map(drop) };
+        match stored.await {
+            Ok(()) => self.stored(dirty, &sent),
+            Err(failure) => drop(self.not_stored(failure, dirty, sent).await),
+        }
+    }
+    /// The MDT has the bytes.
+    pub(crate) fn stored(&self, dirty: &DirtyFile, sent: &SentBytes) {
+        self.mount.dirty_files().left(sent.runs.len(), len(sent));
+        self.mount.dirty_files().sent(dirty, sent.charged);
+    }
+    /// The MDT has refused the bytes. Returns whether they are lost; otherwise they are in the objects now.
+    pub(crate) async fn not_stored(&self, failure: Failure, dirty: &DirtyFile, sent: SentBytes) -> bool {
+        let (open, _) = dirty.last_write();
+        let file = &open.file;
+        let refused = match failure {
+            Failure::Outcome(ProtocolOutcome::InObjects) => {
                 file.data_has_moved();
-                return Err(runs);
+                Ok(())
             }
-            // The OSTs have granted room for them.
-            Err(Failure::ENOSPC) => match self.move_data(file).await {
-                Ok(()) => return Err(runs),
-                Err(failed) => failed,
-            },
-            Err(failed) => failed,
+            // The OSTs have granted room for the bytes.
+            Failure::ENOSPC => self.move_data(file).await,
+            failure => Err(failure),
         };
-        let error = match failed {
-            Failure::Errno(Errno::EBADF) | Failure::Outcome(_) => Errno::EIO, // an eviction
+        let Err(failure) = refused else {
+            self.send_to_objects(dirty, sent).await;
+            return false;
+        };
+        let error = match failure {
+            Failure::EBADF | Failure::Outcome(_) => Errno::EIO, // an eviction
             Failure::Errno(errno) => errno,
         };
-        tracing::error!(fid = %file.fid, bytes, %error,
+        tracing::error!(fid = %file.fid, bytes = len(&sent), %error,
             "bytes that a program has written could not be stored at the MDT: they are lost, and fsync or close reports it");
         (0u32..).zip(file.known_states()).for_each(|(stripe, _)| file.note_uncertain(stripe));
         file.write_failed(error.into());
-        Ok(bytes)
+        self.stored(dirty, &sent);
+        true
     }
-    async fn try_store_data(&self, open: &Open, runs: &[Run], mtime: Timestamp) -> Result<(), Failure> {
-        let fid = open.file.fid;
-        let mut data =
-            Vec::with_capacity(usize::try_from(runs.iter().map(Run::len).sum::<u64>()).unwrap_or(0));
-        for run in runs {
-            debug_assert_eq!(run.offset(), data.len() as u64, "all bytes of the file are dirty");
-            run.data().iter().for_each(|part| data.extend_from_slice(part));
+}
+
+fn len(sent: &SentBytes) -> u64 {
+    sent.runs.iter().map(Run::len).sum()
+}
+/// All bytes of a file, in order.
+pub(crate) fn all_bytes(sent: &SentBytes) -> Bytes {
+    let mut end = 0;
+    for run in &sent.runs {
+        debug_assert_eq!(run.offset(), end, "all bytes of the file are dirty");
+        end += run.len();
+    }
+    let mut parts = sent.runs.iter().flat_map(Run::data);
+    match (parts.next(), parts.next()) {
+        (Some(only), None) => only.clone(),
+        _ => {
+            let mut all = Vec::with_capacity(usize::try_from(end).unwrap_or(0));
+            sent.runs.iter().flat_map(Run::data).for_each(|part| all.extend_from_slice(part));
+            all.into()
         }
-        let request = StoreData { fid, handle: open.handle, data: &data, mtime };
-        let mdt = self.mdt_of(fid).await?;
-        let reply = mdt.change_inode(Touches::attrs(fid), &request).await?;
-        open.file.learn(&reply);
-        Ok(())
     }
 }

@@ -8,11 +8,11 @@
 mod allocate;
 mod append;
 mod append_pieces;
-mod dom;
+pub(crate) mod dom;
 pub(crate) mod io;
 pub(crate) mod long_append;
 mod seek;
 mod space;
 pub(crate) mod stripes;
-mod write_back;
+pub(crate) mod write_back;
 mod write_batches;

@@ -58,6 +58,13 @@ fn needed_grant(len: u64) -> u64 {
     len + 3 * EXTENT_TAX // it may cut a piece into two
 }
 
+/// Dirty bytes that were taken from their file to be sent.
+pub(crate) struct SentBytes {
+    pub(crate) runs: Vec<Run>,
+    /// The part of the grants of OSTs that they need until they have arrived.
+    pub(crate) charged: u64,
+}
+
 impl Client {
     /// Whether a write through this handle may be kept here now.
     fn may_write_back(&self, open: &Open) -> bool {
@@ -233,9 +240,6 @@ impl Client {
     /// Sends all bytes of a file that are dirty now; returns when they are at the OSTs, or lost.
     async fn flush_dirty(&self, dirty: &DirtyFile) {
         let place = self.mount.dirty_files().log_place();
-        if self.files.of(dirty.fid()).dom_bytes() > 0 {
-            self.flush_range(dirty, Extent::ALL).await;
-        }
         let is_small = |range: &Extent| range.end - range.start < SMALL_BYTES;
         let (small, large): (Vec<Extent>, Vec<Extent>) = dirty.ranges().into_iter().partition(is_small);
         join_all([
@@ -260,6 +264,8 @@ impl Client {
     }
     async fn flush_range(&self, dirty: &DirtyFile, range: Extent) {
         let file = self.files.of(dirty.fid());
+        // The MDT takes the bytes of a file as a whole.
+        let range = if file.dom_bytes() > 0 { Extent::ALL } else { range };
         let _order = file.ranges.acquire(&self.ctx, range, Share::Exclusive).await;
         self.send_dirty(dirty, range).await;
     }
@@ -269,18 +275,15 @@ impl Client {
         if runs.is_empty() {
             return;
         }
+        let sent = SentBytes { runs, charged };
+        match self.files.of(dirty.fid()).dom_bytes() {
+            0 => self.send_to_objects(dirty, sent).await,
+            _ => self.store_data(dirty, sent).await,
+        }
+    }
+    pub(crate) async fn send_to_objects(&self, dirty: &DirtyFile, sent: SentBytes) {
+        let SentBytes { runs, charged } = sent;
         let (open, mtime) = dirty.last_write();
-        let runs = match open.file.dom_bytes() {
-            0 => runs,
-            _ => match self.store_data(&open, runs, mtime).await {
-                Ok(bytes) => {
-                    self.mount.dirty_files().left(1, bytes);
-                    self.mount.dirty_files().sent(dirty, charged);
-                    return;
-                }
-                Err(runs) => runs,
-            },
-        };
         let evictions = self.mount.mdt_of(open.file.fid).map_or(0, |mdt| mdt.evictions());
         let send = async |run: Run| {
             let (offset, len) = (run.offset(), run.len());

@@ -2,10 +2,14 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use nacre_node::Promise;
 use nacre_types::Failure;
 use nacre_wire::mdt::{BATCH_MAX, Close};
+
+/// Bytes of files in one batch of closes: it is kept for replay, and one transaction stores them.
+const DATA_BYTES_MAX: usize = 256 << 10;
 
 /// A close that waits for a batch.
 pub(crate) struct WaitingClose {
@@ -43,16 +47,26 @@ impl CloseQueue {
     /// Takes the closes of the next batch, which is under way from then on.
     pub(super) fn due(&self) -> Option<Vec<WaitingClose>> {
         let mut waiting = self.waiting.borrow_mut();
-        let full = waiting.len() >= BATCH_MAX;
+        let count = batch_len(&waiting);
+        let full = count >= BATCH_MAX || count < waiting.len();
         if waiting.is_empty() || (self.under_way.get() > 0 && !full) {
             return None;
         }
         self.under_way.set(self.under_way.get() + 1);
-        let count = waiting.len().min(BATCH_MAX);
         Some(waiting.drain(..count).collect())
     }
     /// A batch has its reply.
     pub(super) fn replied(&self) {
         self.under_way.set(self.under_way.get() - 1);
     }
+}
+
+/// The number of closes that fit into the next batch.
+fn batch_len(waiting: &VecDeque<WaitingClose>) -> usize {
+    let mut bytes = 0;
+    let fits = |waiting: &&WaitingClose| {
+        bytes += waiting.close.data.as_ref().map_or(0, Bytes::len);
+        bytes <= DATA_BYTES_MAX
+    };
+    waiting.iter().take(BATCH_MAX).take_while(fits).count().max(1)
 }

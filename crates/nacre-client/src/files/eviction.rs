@@ -50,7 +50,7 @@ impl Client {
                 } else if !client.files.contains(open.handle) {
                     // It was released meanwhile, and its close may have come before this open.
                     let close =
-                        Close { fid: open.file.fid, handle: open.handle, dirty: false, written: None, atime: None };
+                        Close { fid: open.file.fid, handle: open.handle, dirty: false, written: None, atime: None, data: None };
                     let _ = mdt.send_or_queue_close(close).await; // an error means that it is closed
                 }
                 client.files.end_reopen(&open);

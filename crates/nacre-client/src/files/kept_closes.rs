@@ -79,7 +79,7 @@ impl KeptCloses {
     /// Keeps a close.
     pub(super) fn keep(&self, fid: Fid, handle: OpenHandle, is_writer: bool) -> Due {
         let mut kept = self.kept.borrow_mut();
-        kept.push(Close { fid, handle, dirty: false, written: None, atime: None });
+        kept.push(Close { fid, handle, dirty: false, written: None, atime: None, data: None });
         *self.by_fid.borrow_mut().entry(fid).or_default() += 1;
         if is_writer {
             self.unchanged.borrow_mut().insert(fid);

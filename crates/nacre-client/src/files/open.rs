@@ -7,7 +7,10 @@ use crate::api::{CreateArgs, ResolvedInode};
 use crate::cache::in_flight::Touches;
 use crate::cache::tables::NameEffect;
 use crate::client::Client;
+use crate::data::dom::all_bytes;
 use crate::data::stripes;
+use crate::data::write_back::SentBytes;
+use crate::files::dirty_files::DirtyFile;
 use crate::files::ranges::Share;
 use crate::files::state::FileState;
 use crate::files::table::Open;
@@ -217,7 +220,8 @@ impl Client {
         }
         self.lost.closed(handle);
         open.file.long_append.end_of(handle);
-        if open.is_writer() {
+        // Bytes for the MDT go with the close.
+        if open.is_writer() && (open.file.dom_bytes() == 0 || open.is_stale()) {
             self.flush_file(open.file.fid).await;
         }
         if let Some(owner) = flock_owner {
@@ -268,8 +272,16 @@ impl Client {
         let Ok(mdt) = self.mdt_of(fid).await else { return };
         // An error means that the file is gone, and its size with it.
         if mdt.open(&request).await.is_ok()
-            && let Err(error) =
-                mdt.send_or_queue_close(Close { fid, handle, dirty: true, written: None, atime: None }).await
+            && let Err(error) = mdt
+                .send_or_queue_close(Close {
+                    fid,
+                    handle,
+                    dirty: true,
+                    written: None,
+                    atime: None,
+                    data: None,
+                })
+                .await
         {
             tracing::error!(%fid, %error, "evicted again while a written file was closed: its size may be an old one");
         }
@@ -305,8 +317,14 @@ impl Client {
         let dirty = open.is_writer() && file.is_dirty();
         mdt.late_opens().reported(open).await;
         if mdt.late_opens().remove(open) {
-            let close =
-                Close { fid: file.fid, handle: NOT_REPORTED, dirty: false, written: None, atime: None };
+            let close = Close {
+                fid: file.fid,
+                handle: NOT_REPORTED,
+                dirty: false,
+                written: None,
+                atime: None,
+                data: None,
+            };
             let is_read = file.accessed.pending().is_some();
             let closed = if is_read { self.close_accessed(mdt, file, close).await } else { Ok(()) };
             return (false, closed);
@@ -321,9 +339,20 @@ impl Client {
             if is_alone && says_nothing && mdt.keep_close(file.fid, open.handle, open.is_writer()) {
                 return (false, Ok(()));
             }
-            let close =
-                Close { fid: file.fid, handle: open.handle, dirty: false, written: None, atime: None };
+            let close = Close {
+                fid: file.fid,
+                handle: open.handle,
+                dirty: false,
+                written: None,
+                atime: None,
+                data: None,
+            };
             return (false, self.close_accessed(mdt, file, close).await);
+        }
+        if let Some((_alone, written, data)) = self.take_data(file).await
+            && let Some(closed) = self.close_with_data(mdt, open, &written, data).await
+        {
+            return (true, closed);
         }
         let _alone = self.exclusive(file, Extent::ALL).await;
         let (written, certain) = self.written(file).await;
@@ -332,8 +361,44 @@ impl Client {
         mdt.note_change();
         // Uncertain sizes are not reported: the MDT asks the OSTs itself, later.
         let written = written.filter(|_| certain);
-        let close = Close { fid: file.fid, handle: open.handle, dirty: true, written, atime: None };
+        let close =
+            Close { fid: file.fid, handle: open.handle, dirty: true, written, atime: None, data: None };
         (true, self.close_accessed(mdt, file, close).await)
+    }
+
+    /// Closes a file with all of its bytes, for the MDT. `None`: the bytes are in objects now, and the handle is still to be
+    /// closed.
+    async fn close_with_data(
+        &self,
+        mdt: &Rc<Mdt>,
+        open: &Open,
+        dirty: &DirtyFile,
+        data: SentBytes,
+    ) -> Option<Result<(), Failure>> {
+        let file = &open.file;
+        let component = file.component().ok()?;
+        let states: Vec<ObjectState> =
+            file.known_states().into_iter().map(Option::unwrap_or_default).collect();
+        let written = Written { mtime: dirty.last_write().1, ..stripes::resolve(&component, &states) };
+        let close = Close {
+            fid: file.fid,
+            handle: open.handle,
+            dirty: true,
+            written: Some(written),
+            atime: None,
+            data: Some(all_bytes(&data)),
+        };
+        let changed = file.begin_dirty_close();
+        mdt.note_change();
+        let closed = self.close_accessed(mdt, file, close).await;
+        drop(changed);
+        if let Err(failure) = closed {
+            self.not_stored(failure, dirty, data).await.then(|| file.writer_closed())?;
+        } else {
+            self.stored(dirty, &data);
+            file.writer_closed();
+        }
+        Some(closed)
     }
 
     /// Sends a close with the access time that the MDT has not recorded.

@@ -8,7 +8,7 @@ use crate::rows::read_set::ReadSet;
 use crate::rows::table::{self, OPEN};
 use crate::rows::view::{Step, View};
 use nacre_types::name::HashKey;
-use nacre_types::{Errno, Generation};
+use nacre_types::{DOM_BYTES_MAX, Errno, Generation};
 use nacre_wire::mdt::{Close, NOT_REPORTED};
 
 impl Operation for Close {
@@ -23,7 +23,10 @@ impl Operation for Close {
     }
 
     fn bound(&self) -> WriteBound {
-        WriteBound::inodes(2).freeing()
+        match &self.data {
+            None => WriteBound::inodes(2).freeing(),
+            Some(data) => WriteBound::inodes(2).with_value(data.len().min(DOM_BYTES_MAX as usize) as u32),
+        }
     }
 
     fn apply(&self, view: &mut View<'_>, context: &mut Context<'_>) -> Step<Applied> {
@@ -40,7 +43,10 @@ impl Operation for Close {
             (false, _) => CloseReport::Unchanged,
             (true, Some(written)) => {
                 check_written(&written)?;
-                CloseReport::Written(written)
+                match &self.data {
+                    Some(data) => CloseReport::Stored(data, written.mtime),
+                    None => CloseReport::Written(written),
+                }
             }
             (true, None) => CloseReport::Unknown,
         };

@@ -45,13 +45,7 @@ impl Operation for StoreData<'_> {
         }
         let mut inode = view.file(self.fid)?;
         view.depends_on(CHILD, &inode)?;
-        match inode.dom_bytes() as usize {
-            0 => return Err(ProtocolOutcome::InObjects.into()),
-            most if self.data.len() > most => return Err(Errno::EFBIG.into()),
-            _ => {}
-        }
-        store(view, &mut inode, self.data);
-        inode.written_at(self.mtime);
+        store(view, &mut inode, self.data, self.mtime)?;
         view.put_changed(&mut inode);
         view.describes(&inode);
         Ok(Applied::entry(&inode.reply()))
@@ -62,8 +56,19 @@ impl Operation for StoreData<'_> {
     }
 }
 
+/// Takes all bytes of a file from a client, the latest of them written at `mtime`; the caller stores the inode.
+pub(crate) fn store(view: &mut View<'_>, inode: &mut Inode, data: &[u8], mtime: Timestamp) -> Step<()> {
+    match inode.dom_bytes() as usize {
+        0 => return Err(ProtocolOutcome::InObjects.into()),
+        most if data.len() > most => return Err(Errno::EFBIG.into()),
+        _ => {}
+    }
+    set_data(view, inode, data);
+    inode.written_at(mtime);
+    Ok(())
+}
 /// Sets all bytes of a file; the caller stores the inode.
-fn store(view: &mut View<'_>, inode: &mut Inode, data: &[u8]) {
+fn set_data(view: &mut View<'_>, inode: &mut Inode, data: &[u8]) {
     let key = inode.attr.fid.key();
     match data {
         [] if inode.attr.size > 0 => view.delete(DATA, &key),
@@ -96,7 +101,7 @@ pub(crate) fn truncate(
     // A writer that is not the sender does not know the size any more.
     view.state_change(StateChange::TruncateStarted { export, fid });
     view.state_change(StateChange::TruncateEnded { export, fid, last: false });
-    store(view, inode, &data);
+    set_data(view, inode, &data);
     inode.modified_at(time);
     Ok(())
 }
@@ -174,9 +179,9 @@ fn end_of_data(inode: &mut Inode) {
 }
 
 /// OSTs have executed writes of a killed process to the objects of a file, all bytes of the file among them: they are in
-/// objects now. False: they were already, or the file is gone.
-pub(crate) fn objects_were_written(view: &mut View<'_>, fid: Fid) -> Step<bool> {
-    let Some(mut inode) = view.inode(fid)?.filter(|inode| inode.dom_bytes() > 0) else { return Ok(false) };
+/// objects now, unless they were already, or the file is gone.
+pub(crate) fn objects_were_written(view: &mut View<'_>, fid: Fid) -> Step<()> {
+    let Some(mut inode) = view.inode(fid)?.filter(|inode| inode.dom_bytes() > 0) else { return Ok(()) };
     if inode.attr.size > 0 {
         view.delete(DATA, &fid.key());
     }
@@ -184,5 +189,5 @@ pub(crate) fn objects_were_written(view: &mut View<'_>, fid: Fid) -> Step<bool> 
     inode.attr.size_state = SizeState::Open;
     crate::ops::size::mark_size_unknown(view, fid)?;
     view.put_changed(&mut inode);
-    Ok(true)
+    Ok(())
 }

@@ -3,12 +3,13 @@
 //! Rules: the first open for write makes the size `Open` in the same transaction; the close of the only writer since then
 //! makes it `Exact` again; after any other last close the OSTs are asked in the background.
 
+use crate::ops::data;
 use crate::ops::size::{grow, mark_size_unknown};
 use crate::rows::row::{Inode, OpenRow};
 use crate::rows::state_change::{SizeBefore, StateChange};
 use crate::rows::table::{self, OPEN, ORPHAN};
 use crate::rows::view::{Step, View};
-use nacre_types::{Errno, Fid, Generation, InodeBits, OpenHandle, SizeState, Timestamp};
+use nacre_types::{Errno, Fid, Generation, InodeBits, OpenHandle, ProtocolOutcome, SizeState, Timestamp};
 use nacre_wire::mdt::{NOT_REPORTED, OpenHow, Written, open_flags};
 
 /// Stores an open of a loaded inode. True: the inode was changed by it, and has to be stored as well.
@@ -60,11 +61,13 @@ pub(crate) fn open_inode(
 
 /// The report about the contents of a file with which an open ends.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum CloseReport {
+pub(crate) enum CloseReport<'a> {
     /// The client changed nothing.
     Unchanged,
     /// The client knows the state of every object.
     Written(Written),
+    /// All bytes of the file, for the target, and when the latest was written.
+    Stored(&'a [u8], Timestamp),
     /// The client does not know, or is gone.
     Unknown,
 }
@@ -75,7 +78,7 @@ pub(crate) fn end_open(
     export: Generation,
     handle: OpenHandle,
     opened: OpenRow,
-    report: CloseReport,
+    report: CloseReport<'_>,
     atime: Option<Timestamp>,
 ) -> Step<()> {
     let Some(mut inode) = view.inode(opened.fid)? else {
@@ -96,6 +99,8 @@ pub(crate) fn end_open(
     if inode.attr.nlink == 0 && view.opens().count(opened.fid) <= 1 {
         view.delete(ORPHAN, &opened.fid.key());
         view.destroy(&inode);
+    } else if matches!(report, CloseReport::Stored(..)) {
+        view.put_changed(&mut inode);
     } else if changed && !matches!(report, CloseReport::Unchanged) {
         view.put_inode(&inode);
     } else if changed || accessed {
@@ -119,11 +124,15 @@ pub(crate) fn accessed(view: &mut View<'_>, fid: Fid, atime: Option<Timestamp>) 
 }
 
 /// Applies the report of a writer and decides whether the size is known now.
-fn take_report(view: &mut View<'_>, export: Generation, inode: &mut Inode, report: CloseReport) -> Step<()> {
+fn take_report(
+    view: &mut View<'_>,
+    export: Generation,
+    inode: &mut Inode,
+    report: CloseReport<'_>,
+) -> Step<()> {
     let fid = inode.attr.fid;
     if inode.dom_bytes() > 0 {
-        take_report_of_data(view, inode, report);
-        return Ok(());
+        return take_report_of_data(view, inode, report);
     }
     let sole = view.opens().sole_writer(fid).filter(|(sole, _)| *sole == export);
     match (report, sole) {
@@ -133,6 +142,7 @@ fn take_report(view: &mut View<'_>, export: Generation, inode: &mut Inode, repor
             inode.written_at(w.mtime);
         }
         (CloseReport::Written(w), None) => grow(inode, &w),
+        (CloseReport::Stored(..), _) => return Err(ProtocolOutcome::InObjects.into()),
         (CloseReport::Unchanged | CloseReport::Unknown, _) => {}
     }
     let truncated = view.opens().is_being_truncated(fid);
@@ -151,7 +161,9 @@ fn take_report(view: &mut View<'_>, export: Generation, inode: &mut Inode, repor
         // The report of the truncate decides.
         _ if truncated => {}
         (CloseReport::Unknown, _) | (_, None) => mark_size_unknown(view, fid)?,
-        (CloseReport::Written(_), Some(_)) => inode.attr.size_state = SizeState::Exact,
+        (CloseReport::Written(_) | CloseReport::Stored(..), Some(_)) => {
+            inode.attr.size_state = SizeState::Exact;
+        }
         (CloseReport::Unchanged, Some((_, objects))) => {
             inode.attr.size_state = SizeState::Exact;
             // No write was tried in this epoch, unless an earlier close of the same client has reported it: no object has come
@@ -163,13 +175,16 @@ fn take_report(view: &mut View<'_>, export: Generation, inode: &mut Inode, repor
 }
 
 /// The same for a file whose bytes the target has: it knows the size.
-fn take_report_of_data(view: &mut View<'_>, inode: &mut Inode, report: CloseReport) {
-    if let CloseReport::Written(written) = report {
-        inode.written_at(written.mtime);
+fn take_report_of_data(view: &mut View<'_>, inode: &mut Inode, report: CloseReport<'_>) -> Step<()> {
+    match report {
+        CloseReport::Stored(bytes, mtime) => data::store(view, inode, bytes, mtime)?,
+        CloseReport::Written(written) => inode.written_at(written.mtime),
+        CloseReport::Unchanged | CloseReport::Unknown => {}
     }
     if view.opens().writers(inode.attr.fid) <= 1 {
         inode.attr.size_state = SizeState::Exact;
     } else if matches!(report, CloseReport::Unknown) {
         view.state_change(StateChange::WriterLost(inode.attr.fid));
     }
+    Ok(())
 }

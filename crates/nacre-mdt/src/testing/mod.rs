@@ -320,7 +320,7 @@ impl Fs {
         dirty: bool,
         written: Option<Written>,
     ) -> Result<(), Errno> {
-        let args = Close { fid, handle: OpenHandle(handle), dirty, written, atime: None };
+        let args = Close { fid, handle: OpenHandle(handle), dirty, written, atime: None, data: None };
         self.apply(export, &args).map(drop)
     }
     pub(crate) fn setattr_as(

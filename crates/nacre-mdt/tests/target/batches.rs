@@ -47,6 +47,7 @@ fn orphans_over_many_osts_are_closed_together() {
                 dirty: true,
                 written: None,
                 atime: None,
+                data: None,
             }));
         }
         let closed = c.call(&Batch { stop_at_error: false, operations: closes }).await.unwrap();

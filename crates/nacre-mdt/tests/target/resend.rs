@@ -220,7 +220,14 @@ const CASES: &[Case] = &[
             sub(&name(ROOT, name_of(b"other"))),
             sub(&name(ROOT, name_of(b"nothing"))),
             sub(&setattr(&c, s.file, SetAttr { mode: Some(0o600), ..SetAttr::default() })),
-            sub(&Close { fid: s.open, handle: OpenHandle(1), dirty: false, written: None, atime: None }),
+            sub(&Close {
+                fid: s.open,
+                handle: OpenHandle(1),
+                dirty: false,
+                written: None,
+                atime: None,
+                data: None,
+            }),
         ];
         told(c.call(&Batch { stop_at_error: false, operations }).await, |r| {
             let show = |r: &SubResult| match (r.status.number(), CreateReply::from_slice(&r.body)) {

@@ -149,7 +149,9 @@ impl Client {
         dirty: bool,
         written: Option<Written>,
     ) -> Result<(), Failure> {
-        self.call(&Close { fid, handle: OpenHandle(handle), dirty, written, atime: None }).await.map(|_| ())
+        self.call(&Close { fid, handle: OpenHandle(handle), dirty, written, atime: None, data: None })
+            .await
+            .map(|_| ())
     }
     pub(crate) async fn unlink(&self, parent: Fid, name: &[u8], directory: bool) -> Result<(), Failure> {
         let name = name_of(name);

@@ -206,7 +206,10 @@ messages! {
             layout: Some(template()), open: Some(how()), exclusive: true, caller: caller(), time: time(1),
         };
         Open = Open { fid: fid(2), how: how(), caller: caller() };
-        Close = Close { fid: fid(2), handle: OpenHandle(9), dirty: true, written: Some(written()), atime: Some(time(7)) };
+        Close = Close {
+            fid: fid(2), handle: OpenHandle(9), dirty: true, written: Some(written()), atime: Some(time(7)),
+            data: Some(Bytes::from_static(b"all of it")),
+        };
         Link<'_> = Link { fid: fid(2), parent: Fid::ROOT, name: name(b"l"), caller: caller(), time: time(1) };
         Unlink<'_> = Unlink { parent: Fid::ROOT, name: name(b"l"), directory: false, caller: caller(), time: time(1), reported: fid(2) };
         Rename<'_> = Rename {

@@ -145,8 +145,7 @@ pub(crate) async fn remove<O: Ops>(
 }
 
 fn layout_json(fid: Fid, reply: &LayoutReply) -> Value {
-    let template =
-        |t: &LayoutTemplate| json!({"count": t.stripe_count, "size": t.stripe_bytes, "first": t.first_ost});
+    let template = |t: &LayoutTemplate| json!({"count": t.stripe_count, "size": t.stripe_bytes, "first": t.first_ost, "dom": t.dom_bytes});
     let layout = reply.layout.as_ref().map(|layout| {
         let components: Vec<Value> = layout
             .components
@@ -165,7 +164,7 @@ fn layout_json(fid: Fid, reply: &LayoutReply) -> Value {
                 })
             })
             .collect();
-        json!({"generation": layout.generation, "components": components})
+        json!({"generation": layout.generation, "dom_bytes": layout.dom_bytes, "components": components})
     });
     json!({
         "fid": fid.to_string(),
@@ -194,7 +193,7 @@ async fn df_json<O: Ops>(ops: &O) -> Result<Value, Errno> {
     Ok(lines.collect())
 }
 
-/// JSON, or `count=..,size=..,first=..`; `None` for anything else.
+/// JSON, or `count=..,size=..,first=..,dom=..`; `None` for anything else.
 pub(crate) fn parse_template(text: &str) -> Option<LayoutTemplate> {
     let text = text.trim().trim_end_matches('\0');
     let mut template = LayoutTemplate::default();
@@ -203,6 +202,7 @@ pub(crate) fn parse_template(text: &str) -> Option<LayoutTemplate> {
             "count" => template.stripe_count = i32::try_from(number).ok()?,
             "size" => template.stripe_bytes = u32::try_from(number).ok()?,
             "first" => template.first_ost = i32::try_from(number).ok()?,
+            "dom" => template.dom_bytes = Some(u32::try_from(number).ok()?),
             _ => return None,
         }
         Some(())
@@ -234,6 +234,8 @@ mod tests {
             first_ost: 2,
             ..LayoutTemplate::default()
         };
+        let at_mdt = LayoutTemplate { dom_bytes: Some(8192), ..want };
+        assert_eq!(parse_template("count=-1,size=1048576,first=2,dom=8192"), Some(at_mdt));
         assert_eq!(parse_template(r#"{"count": -1, "size": 1048576, "first": 2}"#), Some(want));
         assert_eq!(parse_template("count=-1,size=1048576,first=2"), Some(want));
         assert_eq!(parse_template(""), Some(LayoutTemplate::default()));

@@ -6,8 +6,8 @@
 //! meanwhile, the bytes are written again.
 
 use crate::mdt::Mdt;
-use crate::ops::WriteBound;
 use crate::ops::data::Moved;
+use crate::ops::{Operation as _, WriteBound};
 use crate::rows::read_set::ReadSet;
 use crate::rows::table::DATA;
 use crate::service::bounds::credits_of;
@@ -63,6 +63,7 @@ struct Found {
 impl Mdt {
     /// Moves the bytes of a file to its objects, if this target has any.
     pub(crate) async fn move_data(&self, request: &Request, args: &MoveData) -> Result<Reply, Failure> {
+        args.count(request);
         let _alone = self.data_moves().begin(args.fid).await;
         let mut done = self.operation(request, args).await;
         while matches!(done, Err(Failure::EAGAIN)) {

@@ -190,7 +190,9 @@ codec_struct! {
     /// The clients that have not reported the end of a truncate; `tainted`: only the OSTs know the size.
     pub struct Unsettled { pub pending: Vec<Generation>, pub tainted: bool }
 }
-impl Row for Inode {}
+impl Row for Inode {
+    const VERSION: u8 = 2;
+}
 impl Row for EntryRow {
     const VERSION: u8 = 2;
 }
@@ -199,7 +201,9 @@ impl Row for Stripes {}
 impl Row for FlocksRow {}
 impl Row for Unsettled {}
 impl Row for nacre_types::ClientUuid {}
-impl Row for LayoutTemplate {}
+impl Row for LayoutTemplate {
+    const VERSION: u8 = 2;
+}
 impl Row for u64 {}
 impl Row for (u64, u64) {}
 
@@ -264,24 +268,24 @@ mod tests {
         assert_eq!(
             hex(&row),
             concat!(
-                "01",                                              // version
+                "02",                                              // version
                 "000100000000000002000000",                        // fid
                 "a4810000010000000200000000000000010000000000000", // mode uid gid projid nlink rdev
                 "00a0000000000000008000000000000000",              // size blocks
                 "1000000000000000500000002000000000000000500000003000000000000000500000004000000000000000500000",
                 "0000700000000000000",                      // size state, version
                 "020000000000000005000000",                 // mtime order
-                "010000000001000000",                       // layout, generation, components
+                "01000000000000000001000000", // layout, generation, bytes at the MDT, components
                 "0000000000000000ffffffffffffffff00001000", // extent, chunk
-                "0100000001000000",                         // stripes
-                "00000000",                                 // laid
-                "01",                                       // may have objects
-                "00000000",                                 // target
-                "00",                                       // template
-                "0000000000000000",                         // entries
-                "01000000000000000000000001000000",         // links: count, parent
-                "0100000066",                               // name
-                "00000000",                                 // links beyond
+                "0100000001000000",           // stripes
+                "00000000",                   // laid
+                "01",                         // may have objects
+                "00000000",                   // target
+                "00",                         // template
+                "0000000000000000",           // entries
+                "01000000000000000000000001000000", // links: count, parent
+                "0100000066",                 // name
+                "00000000",                   // links beyond
                 "0100000006000000757365722e61010100000076", // xattrs
             )
         );
@@ -314,6 +318,6 @@ mod tests {
         row.push(0);
         assert!(matches!(Inode::from_row(&row), Err(RowError::Damaged(_))));
         row[0] = 9;
-        assert_eq!(Inode::from_row(&row), Err(RowError::Version { found: 9, known: 1 }));
+        assert_eq!(Inode::from_row(&row), Err(RowError::Version { found: 9, known: 2 }));
     }
 }

@@ -5,6 +5,7 @@
 //! afterwards must be the same. That it was not executed again is seen in the MDT's own counters.
 
 use crate::support::*;
+use bytes::Bytes;
 use nacre_types::*;
 use nacre_wire::Opcode;
 use nacre_wire::mdt::*;
@@ -21,6 +22,8 @@ struct Set {
     file: Fid,
     /// Open for writing, handle 1.
     open: Fid,
+    /// Open for writing, handle 2; the MDT keeps its bytes.
+    small: Fid,
 }
 
 async fn set_up(c: Rc<Client>) -> Set {
@@ -31,8 +34,13 @@ async fn set_up(c: Rc<Client>) -> Set {
         dir: c.make(root, b"dir", DIR).await.unwrap(),
         file: c.make(root, b"file", REG).await.unwrap(),
         open: c.make(root, b"open", REG).await.unwrap(),
+        small: c.make(root, b"small", REG).await.unwrap(),
     };
     c.open(set.open, 1, O_RDWR).await.unwrap();
+    let template = LayoutTemplate { dom_bytes: Some(100), ..LayoutTemplate::default() };
+    let small = SetLayout { fid: set.small, template, caller: Caller::root(), time: c.now() };
+    c.call(&small).await.unwrap();
+    c.open(set.small, 2, O_RDWR).await.unwrap();
     let args = Setxattr {
         fid: set.file,
         name: b"user.old",
@@ -165,6 +173,17 @@ const CASES: &[Case] = &[
         let written = Written { size: 77, blocks: 8, mtime: c.now() };
         told(c.close(s.open, 1, true, Some(written)).await, |()| "closed".into())
     }),
+    case!("close with data", "close", |c, s| {
+        let written = Written { size: 3, blocks: 8, mtime: c.now() };
+        let (fid, handle, data) = (s.small, OpenHandle(2), Some(Bytes::from_static(b"abc")));
+        let close = Close { fid, handle, dirty: true, written: Some(written), atime: None, data };
+        told(c.call(&close).await, |_| "closed".into())
+    }),
+    case!("data", "store_data", |c, s| {
+        let store = StoreData { fid: s.small, handle: OpenHandle(2), data: b"abc", mtime: c.now() };
+        told(c.call(&store).await, entry)
+    }),
+    case!("end of data", "move_data", |c, s| told(c.call(&MoveData { fid: s.small }).await, entry)),
     case!("layout of a file", "", |c, s| {
         let template = LayoutTemplate {
             stripe_count: 2,
@@ -253,6 +272,8 @@ async fn tree(c: Rc<Client>, set: Set) -> Vec<String> {
             }
         }
     }
+    let data = c.call(&ReadData { fid: set.small }).await.map(|r| r.data);
+    found.push(format!("{data:?} {:?}", c.getattr(set.small).await.map(|a| attr(&a))));
     for fid in [set.file, set.open] {
         let names = c.call(&Listxattr { fid }).await.map(|r| r.names);
         found.push(format!("{names:?} {:?}", c.getattr(fid).await.map(|a| attr(&a))));
@@ -332,7 +353,7 @@ fn a_change_whose_reply_is_lost_has_happened_once_and_says_the_same() {
     // Nothing was forgotten.
     let modifying = (0..=0xff).filter_map(Opcode::from_number).filter(|o| {
         matches!(o.class(), nacre_wire::Class::Modify | nacre_wire::Class::Close)
-            && (0x20..0x40).contains(&o.number())
+            && ((0x20..0x40).contains(&o.number()) || *o == Opcode::MoveData)
     });
     let covered = [
         Opcode::GrantSeq,
@@ -348,6 +369,8 @@ fn a_change_whose_reply_is_lost_has_happened_once_and_says_the_same() {
         Opcode::Removexattr,
         Opcode::Flock,
         Opcode::SetLayout,
+        Opcode::StoreData,
+        Opcode::MoveData,
         Opcode::Batch,
     ];
     // A cancel is tested with the locks: what it says depends on who was first.

@@ -105,7 +105,8 @@ fn print(args: &Args, path: &Path, text: &LayoutText) -> String {
     }
     let _ = writeln!(out, "lmm_stripe_count:  {}", component.stripes.len());
     let _ = writeln!(out, "lmm_stripe_size:   {}", component.stripe_bytes);
-    let _ = writeln!(out, "lmm_pattern:       raid0");
+    let pattern = if layout.dom_bytes > 0 { "mdt" } else { "raid0" };
+    let _ = writeln!(out, "lmm_pattern:       {pattern}");
     let _ = writeln!(out, "lmm_layout_gen:    {}", layout.generation);
     let _ = writeln!(out, "lmm_stripe_offset: {first}");
     objects(args.yaml, component, &mut out);
@@ -140,7 +141,11 @@ fn directory(args: &Args, path: &Path, text: &LayoutText) -> String {
     if let Some((_, value)) = single.into_iter().find(|(wanted, _)| *wanted) {
         return format!("{value}\n");
     }
-    let pattern = if text.template.is_some() { "raid0" } else { "" };
+    let pattern = match text.template {
+        Some(template) if template.dom.is_some_and(|bytes| bytes > 0) => "mdt",
+        Some(_) => "raid0",
+        None => "",
+    };
     format!(
         "{}\nstripe_count:  {} stripe_size:   {} pattern:       {pattern} stripe_offset: {}\n\n",
         output::name(path),

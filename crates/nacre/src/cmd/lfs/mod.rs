@@ -69,6 +69,8 @@ struct LayoutText {
 #[derive(Debug, Serialize, Deserialize)]
 struct LayoutOfFile {
     generation: u32,
+    /// The most bytes that the MDT keeps before they move to the objects; 0: they are there.
+    dom_bytes: u32,
     components: Vec<Component>,
 }
 #[derive(Debug, Serialize, Deserialize)]
@@ -90,6 +92,8 @@ struct Template {
     count: i32,
     size: u32,
     first: i32,
+    /// Bytes at the MDT; `None`: as the file system does.
+    dom: Option<u32>,
 }
 
 /// Reads a `nacre.*` attribute.

@@ -4,7 +4,7 @@ use super::{layout_of, parse_size};
 use crate::output;
 use crate::query::watch;
 use anyhow::{Context as _, Result, bail, ensure};
-use nacre_types::{STRIPE_BYTES_UNIT, STRIPES_MAX};
+use nacre_types::{DOM_BYTES_MAX, STRIPE_BYTES_UNIT, STRIPES_MAX};
 use rustix::fs::XattrFlags;
 use std::path::{Path, PathBuf};
 
@@ -20,8 +20,15 @@ pub(crate) struct Args {
     /// Index of the first OST; -1 = chosen round robin
     #[arg(short = 'i', long, default_value_t = -1, allow_negative_numbers = true, value_name = "OST")]
     stripe_index: i64,
+    /// `mdt`: the MDT keeps the bytes of a file as long as there are no more than -E says; `raid0`: OSTs have all bytes
+    /// (default: as the file system does, see `lod.*.dom_stripesize`)
+    #[arg(short = 'L', long, value_enum, value_name = "PATTERN")]
+    layout: Option<Pattern>,
+    /// With -L mdt: the most bytes of a file that the MDT keeps, 1 to 64K
+    #[arg(short = 'E', long, value_parser = parse_size, value_name = "SIZE", requires = "layout")]
+    component_end: Option<u64>,
     /// Remove the layout that was set on the directory
-    #[arg(short = 'd', long, conflicts_with_all = ["stripe_count", "stripe_size", "stripe_index"])]
+    #[arg(short = 'd', long, conflicts_with_all = ["stripe_count", "stripe_size", "stripe_index", "layout"])]
     delete: bool,
     /// Seconds to wait for a reply (default: no limit; after a timeout the layout may still be set)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -31,7 +38,30 @@ pub(crate) struct Args {
     paths: Vec<PathBuf>,
 }
 
+/// The place of the first bytes of a file.
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+enum Pattern {
+    Mdt,
+    Raid0,
+}
+
+/// The part of a layout's text about bytes at the MDT.
+fn dom(args: &Args) -> Result<String> {
+    let most = u64::from(DOM_BYTES_MAX);
+    match (args.layout, args.component_end) {
+        (None, _) => Ok(String::new()),
+        (Some(Pattern::Raid0), None) => Ok(String::from(",dom=0")),
+        (Some(Pattern::Raid0), Some(_)) => bail!("-E belongs to -L mdt"),
+        (Some(Pattern::Mdt), Some(bytes)) if (1..=most).contains(&bytes) => Ok(format!(",dom={bytes}")),
+        (Some(Pattern::Mdt), Some(bytes)) => bail!("an MDT keeps 1 byte to 64K of a file, not {bytes}"),
+        (Some(Pattern::Mdt), None) => {
+            bail!("-L mdt needs -E: the most bytes of a file that the MDT keeps, 1 to 64K")
+        }
+    }
+}
+
 pub(super) fn run(args: &Args) -> Result<()> {
+    let dom = dom(args)?;
     ensure!(
         (-1..=i64::from(STRIPES_MAX)).contains(&args.stripe_count),
         "stripe count {} is out of range: 1 to {STRIPES_MAX}, -1 = over all OSTs, 0 = the default",
@@ -48,7 +78,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
         args.stripe_index,
         u16::MAX
     );
-    let text = format!("count={},size={},first={}", args.stripe_count, args.stripe_size, args.stripe_index);
+    let text =
+        format!("count={},size={},first={}{dom}", args.stripe_count, args.stripe_size, args.stripe_index);
     for path in &args.paths {
         watch::asks(path);
         if args.delete {

@@ -9,6 +9,7 @@
 //! The mutations are in one file per area.
 
 mod client;
+mod dom;
 mod fuse;
 mod kept_log;
 mod local_flocks;
@@ -51,6 +52,7 @@ impl Mutation {
 fn mutations() -> impl Iterator<Item = &'static Mutation> {
     [
         client::MUTATIONS,
+        dom::MUTATIONS,
         fuse::MUTATIONS,
         kept_log::MUTATIONS,
         local_flocks::MUTATIONS,

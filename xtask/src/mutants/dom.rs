@@ -1,0 +1,48 @@
+//! Data on the MDT.
+
+use super::{Mutation, planted};
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    planted(
+        "data on the MDT: a write forgets the bytes that the MDT has beside it",
+        "crates/nacre-client/src/data/dom.rs",
+        &[("beside.push((0, data));", "drop(data);")],
+    )
+    .found_by("nacre-sim", "data_on_mdt", "random_changes_through_one_mount_are_seen_by_both"),
+    planted(
+        "data on the MDT: a mount shows the size of the MDT while it has dirty bytes",
+        "crates/nacre-client/src/metadata/attr.rs",
+        &[("(is_complete(reply) && !has_dirty)", "is_complete(reply)")],
+    )
+    .found_by("nacre-sim", "data_on_mdt", "acknowledged_bytes_survive_the_loss_of_a_server"),
+    planted(
+        "data on the MDT: the size of a dead writer's file is that of its objects",
+        "crates/nacre-mdt/src/ops/opening.rs",
+        &[("if inode.dom_bytes() > 0 {\n        return", "if inode.dom_bytes() > u32::MAX - 1 {\n        return")],
+    )
+    .found_by("nacre-sim", "data_on_mdt", "a_dead_writer_leaves_what_it_had_stored"),
+    planted(
+        "data on the MDT: bytes move to objects that are not durable",
+        "crates/nacre-mdt/src/osts/move_data.rs",
+        &[("peer.call(&SyncObject { object, laid }).await.map(drop)", "Ok(())")],
+    )
+    .found_by("nacre-sim", "data_on_mdt", "synced_bytes_survive_a_move_to_objects_that_is_cut_off"),
+    planted(
+        "data on the MDT: a truncate does not wait for bytes that another mount keeps",
+        "crates/nacre-mdt/src/ops/data.rs",
+        &[("view.breaks(fid, InodeBits::SIZE | InodeBits::WRITE_BACK);", "")],
+    )
+    .found_by("nacre-sim", "data_on_mdt", "both_mounts_truncate_and_allocate"),
+    planted(
+        "data on the MDT: an MDT does not learn of writes that a killed process had kept",
+        "crates/nacre-mdt/src/service/start.rs",
+        &[("mdt.follow_kept_writes().await", "Ok::<(), nacre_types::Errno>(())")],
+    )
+    .found_by("nacre-sim", "kept_log", "a_killed_process_loses_no_acknowledged_write_of_a_small_file"),
+    planted(
+        "data on the MDT: a file that grows is written to objects while the MDT has its bytes",
+        "crates/nacre-client/src/data/io.rs",
+        &[("if !kept && file.dom_bytes() > 0 {", "if !kept && file.dom_bytes() > u32::MAX - 1 {")],
+    )
+    .found_by("nacre-sim", "data_on_mdt", "a_file_that_grows_moves_to_objects_with_what_it_had"),
+];

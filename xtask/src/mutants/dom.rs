@@ -18,7 +18,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "data on the MDT: the size of a dead writer's file is that of its objects",
         "crates/nacre-mdt/src/ops/opening.rs",
-        &[("if inode.dom_bytes() > 0 {\n        return", "if inode.dom_bytes() > u32::MAX - 1 {\n        return")],
+        &[(
+            "if inode.dom_bytes() > 0 {\n        return",
+            "if inode.dom_bytes() > u32::MAX - 1 {\n        return",
+        )],
     )
     .found_by("nacre-sim", "data_on_mdt", "a_dead_writer_leaves_what_it_had_stored"),
     planted(

@@ -24,6 +24,7 @@ impl Mdt {
             // In boxes: otherwise the task of a request would be as large as the largest of them.
             Opcode::Lookup => Box::pin(self.lookup(request, &request.args()?)).await,
             Opcode::Getattr => Box::pin(self.getattr(request, &request.args()?)).await,
+            Opcode::ReadData => Box::pin(self.read_data(&request.args()?)).await,
             Opcode::Settle => Box::pin(self.getattr_settled(request, &request.args()?)).await,
             Opcode::MoveData => Box::pin(self.move_data(request, &request.args()?)).await,
             Opcode::Batch => Box::pin(self.batch(request)).await,
@@ -42,7 +43,6 @@ impl Mdt {
         match request.opcode {
             Opcode::Readdir => self.readdir(request, &request.args()?).await,
             Opcode::Readlink => self.readlink(&request.args()?).await,
-            Opcode::ReadData => self.read_data(&request.args()?).await,
             Opcode::Getxattr => self.getxattr(&request.args()?).await,
             Opcode::Listxattr => self.listxattr(&request.args()?).await,
             Opcode::GetLayout => self.get_layout(&request.args()?).await,
@@ -61,6 +61,7 @@ impl Mdt {
         match request.opcode {
             Opcode::Lookup => self.lookup_now(request, &request.args().ok()?),
             Opcode::Getattr => self.getattr_now(request, &request.args().ok()?),
+            Opcode::ReadData => self.read_data_now(&request.args().ok()?),
             Opcode::MoveData => None,
             opcode => {
                 let op = AnyOperation::decode(opcode, &request.body).ok()??;

@@ -1,4 +1,4 @@
-//! Lookup and getattr: the requests that describe one inode.
+//! Lookup, getattr and the bytes of a small file: the requests that describe one inode.
 //!
 //! Each is a function over rows in memory, as the operations are. If it misses a row, the row is added to the read set, and the
 //! function runs again when the set has been read. So most of these requests are answered in the visit in which they come.
@@ -9,7 +9,7 @@
 use crate::mdt::Mdt;
 use crate::rows::read_set::ReadSet;
 use crate::rows::row::{BorrowedEntry, InodeRow};
-use crate::rows::table::{self, ENTRY, INODE};
+use crate::rows::table::{self, DATA, ENTRY, INODE};
 use crate::rows::view::{Abort, Step};
 use crate::service::inode_locks::Claims;
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use nacre_osd::{Pins, Table};
 use nacre_target::{Reply, Request};
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
 use nacre_types::{Encoded, Errno, Failure, Fid, Layout, Name};
-use nacre_wire::mdt::{EntryReplyWith, Getattr, Lookup};
+use nacre_wire::mdt::{EntryReplyWith, Getattr, Lookup, ReadData, ReadDataReply};
 use tracing::error;
 
 /// Attempts of one request that find missing rows: each reads at least one more.
@@ -57,6 +57,13 @@ impl Mdt {
     /// The same, if nothing has to be waited for.
     pub(crate) fn getattr_now(&self, request: &Request, args: &Getattr) -> Option<Result<Reply, Failure>> {
         finished(self.get_attr(request, args, &mut Missed::default()))
+    }
+    pub(crate) async fn read_data(&self, args: &ReadData) -> Result<Reply, Failure> {
+        self.with_rows(|missed| self.data_of(args, missed)).await
+    }
+    /// The same, if nothing has to be waited for.
+    pub(crate) fn read_data_now(&self, args: &ReadData) -> Option<Result<Reply, Failure>> {
+        finished(self.data_of(args, &mut Missed::default()))
     }
     /// Repeats an attempt until it has all its rows.
     async fn with_rows(&self, mut attempt: impl FnMut(&mut Missed) -> Step<Reply>) -> Result<Reply, Failure> {
@@ -108,6 +115,26 @@ impl Mdt {
         let mut reply = Reply::of(&self.described(&mut claims, request, args.fid, &row, None)?);
         reply.tail = self.lock_tail(claims);
         Ok(reply)
+    }
+    fn data_of(&self, args: &ReadData, missed: &mut Missed) -> Step<Reply> {
+        let key = args.fid.key();
+        let row = self.inode_row(args.fid, missed)?.ok_or(Errno::ESTALE)?;
+        let layout = InodeRow::of_row(&row).and_then(|inode| Ok((inode.attr, inode.layout.value()?)));
+        let (attr, layout) = layout.map_err(|e| self.unreadable(INODE, &key, e))?;
+        let mtime = attr.mtime;
+        if layout.is_none_or(|layout| layout.dom_bytes == 0) {
+            return Ok(Reply::of(&ReadDataReply { data: None, mtime }));
+        }
+        let data = match attr.size {
+            0 => Bytes::new(),
+            _ => self.row_now(DATA, &key, missed, |row| row.cloned())?.unwrap_or_default(),
+        };
+        if data.len() as u64 != attr.size {
+            error!(target_name = %self.core().name, fid = %args.fid, size = attr.size, found = data.len(),
+                "the bytes of a file are not those of its size: run nacre check on this target");
+            return Err(Errno::EIO.into());
+        }
+        Ok(Reply::of(&ReadDataReply { data: Some(data), mtime }))
     }
     /// Claims the lock of an inode, and describes it.
     fn described<'a>(

@@ -6,7 +6,7 @@
 use crate::mdt::Mdt;
 use crate::rows::acl::{self, Acl};
 use crate::rows::row::{EntryRow, Inode, InodeRow, Row, RowError};
-use crate::rows::table::{self, DATA, ENTRY, INODE, LINK, XATTR};
+use crate::rows::table::{self, ENTRY, INODE, LINK, XATTR};
 use crate::rows::xattr_name::check_xattr_name;
 use crate::service::inode_locks::{Claims, reply_tail};
 use alloc::collections::BTreeMap;
@@ -17,8 +17,7 @@ use nacre_target::{ExportId, Reply, Request};
 use nacre_types::{Caller, Encoded, Errno, Failure, Fid, FileType, Layout, SizeState};
 use nacre_wire::mdt::{
     DirEntry, EntryReply, EntryReplyWith, FidLinks, FidLinksReply, GetLayout, Getattr, Getxattr, LayoutReply,
-    Listxattr, ListxattrReply, LockTail, ReadData, ReadDataReply, Readdir, ReaddirReply, Readlink,
-    ReadlinkReply, Settle, XattrReply,
+    Listxattr, ListxattrReply, LockTail, Readdir, ReaddirReply, Readlink, ReadlinkReply, Settle, XattrReply,
 };
 use nacre_wire::target::StatfsReply;
 use tracing::error;
@@ -164,29 +163,6 @@ impl Mdt {
         Ok(Reply::of(&ReadlinkReply { target: inode.target }))
     }
 
-    /// The bytes of a file that this target keeps. The row is read behind the inode: a change in between has another version.
-    pub(crate) async fn read_data(&self, args: &ReadData) -> Result<Reply, Errno> {
-        loop {
-            let inode = self.read_inode(args.fid).await?;
-            let mtime = inode.attr.mtime;
-            if inode.dom_bytes() == 0 {
-                return Ok(Reply::of(&ReadDataReply { data: None, mtime }));
-            }
-            let data = match inode.attr.size {
-                0 => Bytes::new(),
-                _ => self.core().osd.get(DATA, &args.fid.key()).await?.unwrap_or_default(),
-            };
-            if self.read_inode(args.fid).await?.attr.version != inode.attr.version {
-                continue;
-            }
-            if data.len() as u64 != inode.attr.size {
-                error!(target_name = %self.core().name, fid = %args.fid, size = inode.attr.size, found = data.len(),
-                    "the bytes of a file are not those of its size: run nacre check on this target");
-                return Err(Errno::EIO);
-            }
-            return Ok(Reply::of(&ReadDataReply { data: Some(data), mtime }));
-        }
-    }
     pub(crate) async fn getxattr(&self, args: &Getxattr<'_>) -> Result<Reply, Errno> {
         check_xattr_name(args.name)?;
         let inode = self.read_inode(args.fid).await?;

@@ -233,7 +233,7 @@ fn missing(
     replaced: impl Fn(OstIndex) -> u32,
 ) -> Vec<(u32, OstIndex, u64)> {
     let [component] = file.layout.components.as_slice() else { return Vec::new() };
-    if !file.may_have_objects {
+    if !file.may_have_objects || file.layout.dom_bytes > 0 {
         return Vec::new();
     }
     let (mut present, mut all_given, mut absent) = (0u64, true, Vec::new());
@@ -277,6 +277,11 @@ fn in_file(file: &File, index: OstIndex, object: ObjectId, size: u64) -> Option<
     let Some(component) = file.layout.components.iter().find(here) else {
         return Some(format!("object {object} is on OST {}, the layout of its file says otherwise", index.0));
     };
+    if file.layout.dom_bytes > 0 {
+        // A move of its bytes may have been cut off.
+        let text = || format!("object {object} of OST {}: the MDT has all bytes of its file", index.0);
+        return (!file.may_have_objects).then(text);
+    }
     // Of several components only the last one is bounded by the file's size.
     let most = component.object_size(object.stripe, file.size?);
     (size > most && file.layout.components.len() == 1).then(|| {

@@ -447,20 +447,22 @@ fn target(
         kept_writes,
     };
     match kind {
-        TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), lease_table, None),
+        TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), lease_table, vec![]),
         TargetKind::Mdt => {
-            let set = SetParam { name: "mdt.*.commit_on_sharing".into(), value: "1".into() };
-            let set = sharing.get().then_some(set);
-            watched(TargetIsland::<Mdt>::new(ctx, config, osd_config()), lease_table, set)
+            let set = |name: &str, value: &str| SetParam { name: name.into(), value: value.into() };
+            // Most scripts are about objects; those of small files set a layout (`Cluster::keep_data_at_mdt`).
+            let mut at_start = vec![set("lod.*.dom_stripesize", "0")];
+            at_start.extend(sharing.get().then(|| set("mdt.*.commit_on_sharing", "1")));
+            watched(TargetIsland::<Mdt>::new(ctx, config, osd_config()), lease_table, at_start)
         }
-        TargetKind::Ost => watched(TargetIsland::<Ost>::new(ctx, config, osd_config()), lease_table, None),
+        TargetKind::Ost => watched(TargetIsland::<Ost>::new(ctx, config, osd_config()), lease_table, vec![]),
     }
 }
 
 fn watched<S: Service>(
     island: TargetIsland<S>,
     lease_table: Option<&Arc<LeaseTable>>,
-    at_start: Option<SetParam>,
+    at_start: Vec<SetParam>,
 ) -> Box<dyn Logic> {
     let island = match lease_table {
         Some(lease_table) => island.with_neighbours(lease_table.clone()),
@@ -469,8 +471,8 @@ fn watched<S: Service>(
     Box::new(Watched(island, at_start))
 }
 
-/// A target whose parameters can be read and set through its front end; one parameter is set as soon as it serves.
-struct Watched<S: Service>(TargetIsland<S>, Option<SetParam>);
+/// A target whose parameters can be read and set through its front end; some are set as soon as it serves.
+struct Watched<S: Service>(TargetIsland<S>, Vec<SetParam>);
 impl<S: Service> Watched<S> {
     fn set(&self, set: &SetParam) -> bool {
         let Some((core, service)) = self.0.core().zip(self.0.service()) else { return false };
@@ -496,8 +498,8 @@ impl<S: Service> Logic for Watched<S> {
             },
             other => {
                 self.0.handle(other);
-                if self.1.as_ref().is_some_and(|set| self.set(set)) {
-                    self.1 = None;
+                if !self.1.is_empty() && self.1.iter().all(|set| self.set(set)) {
+                    self.1.clear();
                 }
             }
         }

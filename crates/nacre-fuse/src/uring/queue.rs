@@ -492,10 +492,9 @@ fn plain(unique: u64, error: i32) -> Vec<u8> {
 fn put_reply(header: &mut [u8; HEADER_BYTES], head: &[u8], commit_id: u64, payload_sz: u32) {
     let mut entry = Vec::with_capacity(UringEntry::BYTES);
     UringEntry { commit_id, payload_sz, ..UringEntry::default() }.put(&mut entry);
-    for (to, from) in header.iter_mut().zip(head) {
-        *to = *from;
-    }
-    for (to, from) in header.iter_mut().skip(ENTRY_AT).zip(&entry) {
-        *to = *from;
+    for (at, part) in [(0, head), (ENTRY_AT, &entry)] {
+        if let Some(room) = header.get_mut(at..at + part.len()) {
+            room.copy_from_slice(part);
+        }
     }
 }

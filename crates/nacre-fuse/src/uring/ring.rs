@@ -93,8 +93,8 @@ impl Ring {
         let mut bytes = Vec::with_capacity(UringCommand::BYTES);
         UringCommand { flags: 0, commit_id, qid: queue, ..UringCommand::default() }.put(&mut bytes);
         let mut argument = [0; 80];
-        for (to, from) in argument.iter_mut().zip(&bytes) {
-            *to = *from;
+        if let Some(room) = argument.get_mut(..bytes.len()) {
+            room.copy_from_slice(&bytes);
         }
         opcode::UringCmd80::new(CONNECTION, command).cmd(argument).build().user_data(u64::from(slot))
     }

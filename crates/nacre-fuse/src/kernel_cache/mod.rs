@@ -39,7 +39,7 @@ use crate::unsettled::Unsettled;
 use bytes::Bytes;
 use nacre_client::{KernelCache, Stale, Validity};
 use nacre_node::{Awaited, Ctx, Promise, WaitList};
-use nacre_types::{Fid, Instant};
+use nacre_types::{Fid, Instant, SeededHash};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -219,7 +219,7 @@ impl KernelDoor {
             door: Box::new(door),
             link: RefCell::default(),
             generation: Cell::new(0),
-            inodes: RefCell::default(),
+            inodes: RefCell::new(Inodes::new(SeededHash::new(ctx.random()))),
             names_until: Cell::default(),
             names_expired: ctx.wait_list(),
             unsettled: RefCell::default(),

@@ -193,10 +193,18 @@ impl Turns<'_> {
     /// Submits what was decided, and waits for a completion if there is nothing else to do.
     fn enter(&mut self, may_wait: bool) -> io::Result<()> {
         if !may_wait {
-            return self.ring.enter(None);
+            return self.ring.enter(None).map(drop);
+        }
+        let limit = self.idle_poll.bound(Duration::MAX);
+        if limit < Duration::MAX {
+            // Between the requests of a busy caller the clock need not be read: only a sleep to the limit counts.
+            if !self.ring.enter(Some(limit))? {
+                self.idle_poll.slept(limit);
+            }
+            return Ok(());
         }
         let before = nacre_rt::now();
-        self.ring.enter(Some(self.idle_poll.bound(Duration::MAX)))?;
+        self.ring.enter(Some(limit))?;
         if self.idle_poll.slept(nacre_rt::now() - before) {
             self.node.count_idle_poll();
         }

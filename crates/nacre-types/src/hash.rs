@@ -76,7 +76,8 @@ mod tests {
     #[test]
     fn names_and_fids_that_look_alike_spread_over_all_bits_that_a_table_uses() {
         let hash = SeededHash::new(7);
-        let names: BTreeSet<u64> = (0..4096).map(|n| hash.of_bytes(format!("file.0.{n}").as_bytes())).collect();
+        let names: BTreeSet<u64> =
+            (0..4096).map(|n| hash.of_bytes(format!("file.0.{n}").as_bytes())).collect();
         assert_eq!(names.len(), 4096);
         let fid = |n: u32| hash.hash_one(Fid::new(Seq(0x400), Oid(n)));
         for used in [0, 57] {

@@ -83,7 +83,8 @@ impl<T> NameTable<T> {
     }
     /// In no order that means anything.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Bytes, &T)> {
-        let same_hash = |slot| core::iter::successors(Some(slot), |slot: &&Slot<T>| slot.same_hash.as_deref());
+        let same_hash =
+            |slot| core::iter::successors(Some(slot), |slot: &&Slot<T>| slot.same_hash.as_deref());
         self.slots.values().flat_map(same_hash).map(|slot| (&slot.name, &slot.value))
     }
     pub(super) fn for_each_mut(&mut self, mut f: impl FnMut(&Bytes, &mut T)) {

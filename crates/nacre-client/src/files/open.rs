@@ -59,11 +59,8 @@ impl Client {
                 }
             };
         }
-        let entry = if reply.created {
-            self.settled_new(&reply.entry)
-        } else {
-            self.resolve(reply.entry).await?
-        };
+        let entry =
+            if reply.created { self.settled_new(&reply.entry) } else { self.resolve(reply.entry).await? };
         Ok((entry, how.handle))
     }
 

@@ -1,18 +1,26 @@
 //! Counters in the field's format: samples, least, greatest, sum and sum of squares of a latency or size.
 
-use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::fmt::Write;
 use nacre_node::Ctx;
 use nacre_types::{Instant, Samples, Timestamp, clocks};
 
-/// A table of counters, one name per line. The names are constants of the code, so the table is bounded.
+/// A line of the table: a plain record.
+struct Line {
+    name: &'static str,
+    unit: &'static str,
+    samples: Samples,
+}
+
+/// A table of counters, one name per line. The names are constants of the code, so the table is bounded. It is searched by
+/// the address of the name: that is quicker than a tree for the few lines that there are.
 pub(crate) struct Stats {
     ctx: Rc<Ctx>,
     start: Cell<Option<Timestamp>>,
-    lines: RefCell<BTreeMap<&'static str, (Samples, &'static str)>>,
+    lines: RefCell<Vec<Line>>,
 }
 
 impl Stats {
@@ -30,7 +38,16 @@ impl Stats {
         if self.start.get().is_none() {
             self.start.set(Some(self.ctx.wall()));
         }
-        self.lines.borrow_mut().entry(name).or_insert((Samples::default(), unit)).0.add(value);
+        let mut lines = self.lines.borrow_mut();
+        match lines.iter_mut().find(|line| core::ptr::eq(line.name, name) || line.name == name) {
+            Some(line) => line.samples.add(value),
+            None => {
+                let mut samples = Samples::default();
+                samples.add(value);
+                lines.push(Line { name, unit, samples });
+                lines.sort_unstable_by_key(|line| line.name);
+            }
+        }
     }
     /// Since when it counts.
     pub(crate) fn start(&self) -> Timestamp {
@@ -39,7 +56,7 @@ impl Stats {
     /// Of everything that is counted in this unit.
     pub(crate) fn average(&self, unit: &str) -> u64 {
         let lines = self.lines.borrow();
-        let counted = lines.values().filter(|(_, u)| *u == unit).map(|(samples, _)| samples.total());
+        let counted = lines.iter().filter(|line| line.unit == unit).map(|line| line.samples.total());
         let (count, sum) =
             counted.fold((0, 0_u64), |(n, all), (count, sum)| (n + count, all.saturating_add(sum)));
         sum.checked_div(count).unwrap_or(0)
@@ -51,8 +68,8 @@ impl Stats {
     /// The table as `lctl get_param` prints it.
     pub(crate) fn render(&self) -> String {
         let mut out = clocks(self.start(), self.ctx.wall(), "", 36);
-        for (name, (c, unit)) in &*self.lines.borrow() {
-            writeln!(out, "{name:<27} {}", c.line(unit)).expect("a string takes everything");
+        for Line { name, unit, samples } in &*self.lines.borrow() {
+            writeln!(out, "{name:<27} {}", samples.line(unit)).expect("a string takes everything");
         }
         out
     }

@@ -10,7 +10,7 @@ use nacre_dlm::policy::{InodeBits, InodeMode};
 use nacre_dlm::server::{
     InodeClaim, InodeGrant, InodeLockEffect, InodeLocks, InodeRevoke, RevokeAck, Ticket,
 };
-use nacre_types::{ConnEpoch, Fid, Generation, Instant};
+use nacre_types::{ConnEpoch, Fid, Generation, Instant, SeededHash};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use support::Rng;
@@ -77,7 +77,7 @@ impl Cluster {
     fn new(seed: u64, mounts: usize, limit: usize) -> Self {
         let mount = |_| Mount {
             epoch: ConnEpoch::default(),
-            locks: GrantedInodeLocks::new(limit),
+            locks: GrantedInodeLocks::new(limit, SeededHash::new(1)),
             cache: BTreeMap::new(),
             own: BTreeMap::new(),
         };
@@ -300,7 +300,7 @@ fn grant(bits: InodeBits, number: u64) -> InodeGrant {
 
 #[test]
 fn a_callback_that_overtakes_a_grant_ends_it_and_no_other() {
-    let mut locks = GrantedInodeLocks::new(100);
+    let mut locks = GrantedInodeLocks::new(100, SeededHash::new(1));
     let (epoch, lookup, update) = (ConnEpoch(1), InodeBits::LOOKUP, InodeBits::UPDATE);
     assert_eq!(locks.enter(epoch), EpochChange::New);
     assert_eq!(locks.revoked(epoch, fid(1), InodeMode::Ex, update, 7), InodeBits::NONE);
@@ -321,7 +321,7 @@ fn a_callback_that_overtakes_a_grant_ends_it_and_no_other() {
 
 #[test]
 fn the_locks_that_were_not_used_are_cancelled_first_and_busy_ones_never() {
-    let mut locks = GrantedInodeLocks::new(10);
+    let mut locks = GrantedInodeLocks::new(10, SeededHash::new(1));
     let (epoch, update) = (ConnEpoch::default(), InodeBits::UPDATE);
     for n in 0..20 {
         assert_eq!(locks.granted(epoch, fid(n), grant(update, n + 1)), update);

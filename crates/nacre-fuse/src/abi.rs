@@ -143,9 +143,11 @@ abi! {
 impl OutHeader {
     /// Writes the header into the room in front of a message.
     pub(crate) fn put_in_front(&self, message: &mut [u8]) {
-        let bytes = self.len.to_le_bytes().into_iter().chain(self.error.to_le_bytes());
-        for (to, from) in message.iter_mut().zip(bytes.chain(self.unique.to_le_bytes())) {
-            *to = from;
+        if let Some(room) = message.first_chunk_mut::<16>() {
+            let (len, error) = (self.len.to_le_bytes(), self.error.to_le_bytes());
+            let [[l0, l1, l2, l3], [e0, e1, e2, e3]] = [len, error];
+            let [u0, u1, u2, u3, u4, u5, u6, u7] = self.unique.to_le_bytes();
+            *room = [l0, l1, l2, l3, e0, e1, e2, e3, u0, u1, u2, u3, u4, u5, u6, u7];
         }
     }
 }

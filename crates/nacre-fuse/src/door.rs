@@ -22,7 +22,7 @@ use crate::uring::transport::Transport;
 use bytes::Bytes;
 use nacre_client::{Attach, KernelCache as _, Stale};
 use nacre_node::{Ctx, Effect, Promise, TaskId};
-use nacre_types::{Errno, Fid, Instant, Timestamp};
+use nacre_types::{Errno, Fid, Instant, SeededHash, Timestamp};
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -107,7 +107,7 @@ impl<O: Ops> Door<O> {
             ops,
             running,
             kernel,
-            moved: RefCell::default(),
+            moved: RefCell::new(Moved::new(SeededHash::new(ctx.random()))),
             given_up: Cell::new(0),
             watches_callers: Cell::new(false),
             stats,
@@ -209,13 +209,13 @@ impl<O: Ops> Door<O> {
         let request = Rc::new(request);
         let start = self.ctx.now();
         let running = request.clone();
-        // Boxed before it is moved: otherwise its kilobytes would be copied at every step.
-        let mut work = Box::pin(handler(self.clone(), request.clone()));
+        // Made in its box: otherwise its kilobytes would be copied.
+        let mut work = Box::into_pin(Box::write(Box::new_uninit(), handler(self.clone(), request.clone())));
         let begins = self.may_begin(&request);
         let stale = self.stale_after(&request);
-        if begins && stale.is_empty() {
+        if begins && stale.is_empty() && !op::changes_names(request.opcode()) {
             // A request that the caches can serve completes here and needs no task. Another one is polled once more in
-            // its task, which then waits.
+            // its task, which then waits; a change of names always does.
             let first = poll_catching(work.as_mut(), &mut Context::from_waker(Waker::noop()), &request);
             if let Poll::Ready(reply) = first {
                 self.stats.count(request.opcode(), Served::AtOnce, &reply);

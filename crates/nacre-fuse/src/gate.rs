@@ -61,6 +61,10 @@ pub(crate) struct Gate {
 pub(crate) struct Pass<'a>(RwLockReadGuard<'a, u64>);
 
 impl Gate {
+    /// A gate that never compares the clocks: in measurements that count instructions the clock of the process cannot be read.
+    pub(crate) fn without_clocks() -> Self {
+        Self { valid_until: AtomicU64::new(u64::MAX), ..Self::default() }
+    }
     /// `forget_everything` has the island forget everything that the kernel was given. The first call counts.
     pub(crate) fn attach(&self, forget_everything: impl Fn() + Send + Sync + 'static) {
         let _first = self.forget_everything.set(Box::new(forget_everything));
@@ -107,7 +111,10 @@ impl Gate {
     }
     /// When to compare the clocks next. `None`: no validity is running.
     pub(crate) fn next_look(&self) -> Option<Duration> {
-        (self.valid_until.load(Ordering::Relaxed) >= nacre_rt::now().0).then_some(CLOCK_LOOK)
+        match self.valid_until.load(Ordering::Relaxed) {
+            u64::MAX => None,
+            until => (until >= nacre_rt::now().0).then_some(CLOCK_LOOK),
+        }
     }
     /// Whether the machine was suspended since the last call.
     pub(crate) fn was_suspended(&self) -> bool {

@@ -60,7 +60,7 @@ pub use door::{Door, FuseEffect};
 pub use front::{FuseSink, FuseSource};
 pub use interrupt::Interrupted;
 pub use island::MountIsland;
-pub use kernel_cache::Order;
+pub use kernel_cache::{Order, without_mount};
 pub use kernel_options::{KernelAtime, KernelOptions};
 pub use mount::{MountError, MountOptions, Mounted, check_device, check_mount_point, mount_fuse, remount};
 pub use notify::{Batch, Done, Notification, Notifier};

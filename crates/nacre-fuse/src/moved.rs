@@ -19,8 +19,7 @@
 //! [`KNOWN_MAX`] of them. Any other directory is assumed to be at the place at which it is looked up.
 
 use crate::walks::Walks;
-use nacre_types::{Fid, Instant};
-use std::collections::hash_map::RandomState;
+use nacre_types::{Fid, Instant, SeededHash};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher as _;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -109,15 +108,20 @@ struct StandIn {
 pub(crate) struct Moved {
     walks: Walks<Tried>,
     forgotten: Arc<Forgotten>,
-    hasher: RandomState,
-    known: HashMap<Fid, Known>,
+    hasher: SeededHash,
+    known: HashMap<Fid, Known, SeededHash>,
     stand_ins: BTreeMap<u64, StandIn>,
     next: u64,
     /// The node that the kernel has at a place.
-    nodes: HashMap<Place, u64>,
+    nodes: HashMap<Place, u64, SeededHash>,
 }
 
 impl Moved {
+    /// An empty table. `hasher`: with a seed of its own.
+    pub(crate) fn new(hasher: SeededHash) -> Self {
+        let (known, nodes) = (HashMap::with_hasher(hasher), HashMap::with_hasher(hasher));
+        Self { hasher, known, nodes, ..Self::default() }
+    }
     /// The place where the thread that reads requests puts what the kernel has forgotten.
     pub(crate) fn set_forgotten(&mut self, forgotten: Arc<Forgotten>) {
         self.forgotten = forgotten;

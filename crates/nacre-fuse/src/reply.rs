@@ -206,6 +206,10 @@ impl FuseReply {
     pub fn unique(&self) -> u64 {
         OutHeader::take(&mut &self.head[..]).map_or(0, |header| header.unique)
     }
+    /// The structures behind the header.
+    pub fn body(&self) -> &[u8] {
+        self.head.get(OutHeader::BYTES..).unwrap_or_default()
+    }
     #[cfg(any(test, fuzzing))]
     pub(crate) fn unique_and_error(&self) -> (u64, i32) {
         let header = OutHeader::take(&mut &self.head[..]).expect("a reply begins with its header");

@@ -248,7 +248,6 @@ impl IslandRef {
             if let Err(panic) = visited {
                 self.die(inside, EndReason::Panicked(panic_text(panic.as_ref())));
             }
-            self.0.stats.left(clock::now() - start);
         });
     }
 

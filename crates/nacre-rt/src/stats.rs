@@ -51,8 +51,6 @@ pub struct IslandStats {
     parked: AtomicU64,
     /// Time from the wish to enter until entry.
     pub wait: Times,
-    /// Time inside, per visit.
-    pub stay: Times,
 }
 impl IslandStats {
     pub(crate) fn entered(&self, waited: Waited, for_: Duration) {
@@ -63,9 +61,6 @@ impl IslandStats {
             Waited::Parked => bump(&self.parked),
         }
         self.wait.add(for_);
-    }
-    pub(crate) fn left(&self, stayed: Duration) {
-        self.stay.add(stayed);
     }
     /// Entries so far.
     pub fn visits(&self) -> u64 {

@@ -45,12 +45,27 @@ pub struct Oid(pub u32);
 codec_newtype!(Seq(u64), Oid(u32));
 
 /// The identity of a file, directory or other inode. 12 bytes on wire and disk. The default names nothing.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Fid {
     /// The sequence, which carries the index of the MDT that granted it.
     pub seq: Seq,
     /// The number within the sequence.
     pub oid: Oid,
+}
+
+impl Ord for Fid {
+    /// By sequence, then by number: one comparison, because tables make many of them for each request.
+    #[inline]
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+        let number = |fid: &Self| u128::from(fid.seq.0) << 32 | u128::from(fid.oid.0);
+        number(self).cmp(&number(other))
+    }
+}
+impl PartialOrd for Fid {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl Fid {

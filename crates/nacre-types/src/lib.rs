@@ -10,6 +10,7 @@ mod attr;
 pub mod codec;
 mod errno;
 mod fid;
+mod hash;
 mod id;
 mod identity;
 mod inode_bits;
@@ -24,6 +25,7 @@ pub use attr::{Attr, Caller, FileType, Owner, SetAttr, SizeState, mode};
 pub use codec::{Bound, Codec, DecodeError, Encoded, Reader, Writer};
 pub use errno::Errno;
 pub use fid::{Fid, OIDS_PER_SEQ, Oid, Seq};
+pub use hash::{Folded, SeededHash};
 pub use id::{
     Boot, ClientUuid, ConnEpoch, FsName, Generation, LockCookie, MdtIndex, OpenHandle, OstIndex, Tag,
     TargetKind, TargetName, Transno, Xid,

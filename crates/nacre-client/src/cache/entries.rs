@@ -9,11 +9,13 @@
 //! contain cookies. The number of names is bounded, and so is the number of negative entries of a directory.
 
 use crate::api::ListedEntry;
+use crate::cache::name_table::NameTable;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
-use nacre_types::{Fid, FileType, Instant, Transno, name};
+use hashbrown::HashMap;
+use nacre_types::{Fid, FileType, Instant, SeededHash, Transno, name};
 
 /// Names in the table. A listing that would exceed it is not kept.
 const NAMES_MAX: usize = 2 << 20;
@@ -52,9 +54,9 @@ struct NameEntry {
     kernel_until: Instant,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Directory {
-    names: BTreeMap<Bytes, NameEntry>,
+    names: NameTable<NameEntry>,
     /// Names by cookie.
     placed: BTreeMap<u64, (Bytes, FileType)>,
     /// Names that are there and have no cookie.
@@ -69,6 +71,17 @@ struct Directory {
 }
 
 impl Directory {
+    fn new(hash: SeededHash) -> Self {
+        Self {
+            names: NameTable::new(hash),
+            placed: BTreeMap::new(),
+            unplaced: 0,
+            absent: 0,
+            searched: None,
+            is_complete: false,
+            listed_to: None,
+        }
+    }
     fn remove(&mut self, name: &[u8]) -> Option<NameEntry> {
         let gone = self.names.remove(name)?;
         self.uncount(gone.fid, gone.cookie);
@@ -141,9 +154,9 @@ pub(super) struct Gone {
 }
 
 /// The table.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Entries {
-    dirs: BTreeMap<Fid, Directory>,
+    dirs: HashMap<Fid, Directory, SeededHash>,
     /// The latest own change of a name that is not in the table.
     forgotten: Transno,
     count: usize,
@@ -152,6 +165,10 @@ pub(super) struct Entries {
 }
 
 impl Entries {
+    pub(super) fn new(hash: SeededHash) -> Self {
+        let (dirs, now) = (HashMap::with_hasher(hash), Instant::default());
+        Self { dirs, forgotten: Transno::default(), count: 0, serials: 0, now }
+    }
     /// The time of what follows.
     pub(super) fn set_time(&mut self, now: Instant) {
         self.now = now;
@@ -160,7 +177,12 @@ impl Entries {
         self.count
     }
     pub(super) fn clear(&mut self) {
-        *self = Self { serials: self.serials, now: self.now, ..Self::default() };
+        *self = Self { serials: self.serials, now: self.now, ..Self::new(*self.dirs.hasher()) };
+    }
+    /// The names of a directory, also if none was known so far.
+    fn dir_mut(&mut self, dir: Fid) -> &mut Directory {
+        let hash = *self.dirs.hasher();
+        self.dirs.entry(dir).or_insert_with(|| Directory::new(hash))
     }
     fn entry(&self, parent: Fid, name: &[u8]) -> Option<&NameEntry> {
         self.dirs.get(&parent)?.names.get(name)
@@ -306,7 +328,7 @@ impl Entries {
         self.serials += 1;
         let (serial, kernel_until) = (self.serials, Instant::default());
         let entry = NameEntry { fid, under, changed_at: at, cookie: 0, serial, kernel_until };
-        let dir = self.dirs.entry(parent).or_default();
+        let dir = self.dir_mut(parent);
         if let Some(fid) = dir.replace(name, entry) {
             // The kernel's use of the name goes on: it learns of own changes by itself.
             return Some(Gone { parent, name: Bytes::copy_from_slice(name), fid, in_kernel: false });
@@ -335,16 +357,16 @@ impl Entries {
         let Some(dir) = self.dirs.get_mut(&parent) else { return Vec::new() };
         dir.incomplete();
         dir.placed.clear();
-        dir.unplaced = 0;
-        let mut ended = Vec::new();
-        for (name, entry) in &mut dir.names {
+        let (mut ended, mut unplaced) = (Vec::new(), 0);
+        dir.names.for_each_mut(|name, entry| {
             entry.under.parent = false;
             if entry.under.is_none() {
                 ended.push(name.clone());
             }
             entry.cookie = 0;
-            dir.unplaced += usize::from(entry.fid.is_some());
-        }
+            unplaced += usize::from(entry.fid.is_some());
+        });
+        dir.unplaced = unplaced;
         if ended.is_empty() && dir.names.is_empty() {
             self.dirs.remove(&parent);
         }
@@ -364,12 +386,12 @@ impl Entries {
 
     /// This mount has created the directory, so it is known to be empty.
     pub(super) fn created_dir(&mut self, dir: Fid) {
-        self.dirs.entry(dir).or_default().is_complete = true;
+        self.dir_mut(dir).is_complete = true;
     }
     /// A page of a listing begins behind a cookie, with UPDATE of the directory granted by its reply.
     pub(super) fn page_begins(&mut self, dir: Fid, cookie: u64) {
         if cookie <= name::COOKIE_DOTDOT {
-            self.dirs.entry(dir).or_default().listed_to.get_or_insert(name::COOKIE_DOTDOT);
+            self.dir_mut(dir).listed_to.get_or_insert(name::COOKIE_DOTDOT);
         }
         if let Some(dir) = self.dirs.get_mut(&dir)
             && dir.listed_to.is_none_or(|to| to < cookie)

@@ -4,10 +4,11 @@
 //! other clients may have seen the change. The other names of the directory are still served. A change whose name is
 //! not known here may change any inode: while there is one, no attributes are served.
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::Fid;
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use nacre_types::{Fid, SeededHash};
 
 /// The names and inodes that a request may change; only the cache reads it.
 #[derive(Debug, Default, Clone)]
@@ -56,23 +57,29 @@ impl Touches {
     }
 }
 
-#[derive(Debug, Default)]
+/// The changes of one name: a plain record.
+#[derive(Debug)]
 struct NameChanges {
+    name: Bytes,
     count: u32,
     /// One of the changes may change an inode that is not known here.
     is_blind: bool,
 }
 
 /// The changes that are under way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct InFlight {
-    inodes: BTreeMap<Fid, u32>,
-    names: BTreeMap<Fid, BTreeMap<Bytes, NameChanges>>,
+    inodes: HashMap<Fid, u32, SeededHash>,
+    /// By directory. Few of one directory change at a time, because the kernel locks it.
+    names: HashMap<Fid, Vec<NameChanges>, SeededHash>,
     /// Names with changes that may change any inode.
     blind: usize,
 }
 
 impl InFlight {
+    pub(super) fn new(hash: SeededHash) -> Self {
+        Self { inodes: HashMap::with_hasher(hash), names: HashMap::with_hasher(hash), blind: 0 }
+    }
     pub(super) fn is_idle(&self) -> bool {
         self.inodes.is_empty() && self.names.is_empty()
     }
@@ -80,9 +87,15 @@ impl InFlight {
     pub(super) fn changes_inode(&self, fid: Fid) -> bool {
         self.blind > 0 || self.inodes.contains_key(&fid)
     }
+    fn changes(&self, parent: Fid, name: &[u8]) -> Option<&NameChanges> {
+        self.names.get(&parent)?.iter().find(|changes| changes.name == name)
+    }
+    fn changes_mut(&mut self, parent: Fid, name: &[u8]) -> Option<&mut NameChanges> {
+        self.names.get_mut(&parent)?.iter_mut().find(|changes| changes.name == name)
+    }
     /// The number of changes of a name that are under way.
     pub(super) fn changes_of_name(&self, parent: Fid, name: &[u8]) -> u32 {
-        self.names.get(&parent).and_then(|names| names.get(name)).map_or(0, |changes| changes.count)
+        self.changes(parent, name).map_or(0, |changes| changes.count)
     }
     /// Whether names in a directory are changing.
     pub(super) fn changes_names_in(&self, dir: Fid) -> bool {
@@ -93,23 +106,27 @@ impl InFlight {
         *self.inodes.entry(fid).or_default() += 1;
     }
     pub(super) fn end_inode(&mut self, fid: Fid) {
-        if let Some(count) = self.inodes.get_mut(&fid) {
-            *count -= 1;
-            if *count == 0 {
-                self.inodes.remove(&fid);
+        if let Entry::Occupied(mut count) = self.inodes.entry(fid) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
             }
         }
     }
     /// A change of a name begins. `is_known`: the inode behind it, or that there is none, is known.
-    pub(super) fn begin_name(&mut self, parent: Fid, name: Bytes, is_known: bool) {
-        self.names.entry(parent).or_default().entry(name.clone()).or_default().count += 1;
+    pub(super) fn begin_name(&mut self, parent: Fid, name: &Bytes, is_known: bool) {
+        let of_dir = self.names.entry(parent).or_default();
+        match of_dir.iter_mut().find(|changes| changes.name == name) {
+            Some(changes) => changes.count += 1,
+            None => of_dir.push(NameChanges { name: name.clone(), count: 1, is_blind: false }),
+        }
         if !is_known {
-            self.name_became_unknown(parent, &name);
+            self.name_became_unknown(parent, name);
         }
     }
     /// Another client may have put another inode behind the name.
     pub(super) fn name_became_unknown(&mut self, parent: Fid, name: &[u8]) {
-        if let Some(changes) = self.names.get_mut(&parent).and_then(|names| names.get_mut(name))
+        if let Some(changes) = self.changes_mut(parent, name)
             && !core::mem::replace(&mut changes.is_blind, true)
         {
             self.blind += 1;
@@ -118,24 +135,25 @@ impl InFlight {
     /// The same for all names of a directory that are not known.
     pub(super) fn names_became_unknown(&mut self, dir: Fid, is_known: impl Fn(&[u8]) -> bool) {
         let Some(names) = self.names.get_mut(&dir) else { return };
-        for (_, changes) in names.iter_mut().filter(|(name, changes)| !changes.is_blind && !is_known(name)) {
+        for changes in names.iter_mut().filter(|changes| !changes.is_blind && !is_known(&changes.name)) {
             changes.is_blind = true;
             self.blind += 1;
         }
     }
     /// Whether changes of a name may change an inode that is not known.
     pub(super) fn is_blind(&self, parent: Fid, name: &[u8]) -> bool {
-        self.names.get(&parent).and_then(|names| names.get(name)).is_some_and(|changes| changes.is_blind)
+        self.changes(parent, name).is_some_and(|changes| changes.is_blind)
     }
     pub(super) fn end_name(&mut self, parent: Fid, name: &[u8]) {
-        let Some(names) = self.names.get_mut(&parent) else { return };
-        let Some(changes) = names.get_mut(name) else { return };
+        let Entry::Occupied(mut of_dir) = self.names.entry(parent) else { return };
+        let Some(at) = of_dir.get().iter().position(|changes| changes.name == name) else { return };
+        let Some(changes) = of_dir.get_mut().get_mut(at) else { return };
         changes.count -= 1;
         if changes.count == 0 {
             self.blind -= usize::from(changes.is_blind);
-            names.remove(name);
-            if names.is_empty() {
-                self.names.remove(&parent);
+            of_dir.get_mut().swap_remove(at);
+            if of_dir.get().is_empty() {
+                of_dir.remove();
             }
         }
     }

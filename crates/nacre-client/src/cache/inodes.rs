@@ -8,11 +8,12 @@
 //! (extended attributes, the target of a symbolic link) is kept if it was read while the bits were held:
 //! [`Inodes::serial`] shows whether they were lost meanwhile. The bytes of this state are bounded.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::InodeBits;
-use nacre_types::{Attr, Fid, Instant, Timestamp, Transno, mode};
+use hashbrown::HashMap;
+use nacre_types::{Attr, Fid, InodeBits, Instant, SeededHash, Timestamp, Transno, mode};
 use nacre_wire::mdt::EntryReply;
 
 /// Bound of the bytes of extended attributes, their names, and targets of symbolic links.
@@ -55,9 +56,10 @@ pub(super) struct CachedInode {
 }
 
 /// The table.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Inodes {
-    table: BTreeMap<Fid, CachedInode>,
+    /// Boxed, so that little is moved when the table grows.
+    table: HashMap<Fid, Box<CachedInode>, SeededHash>,
     /// The latest own change of an inode that is not in the table: a read from before it may be under way.
     forgotten: Transno,
     bytes: usize,
@@ -65,15 +67,20 @@ pub(super) struct Inodes {
 }
 
 impl Inodes {
+    pub(super) fn new(hash: SeededHash) -> Self {
+        Self { table: HashMap::with_hasher(hash), forgotten: Transno::default(), bytes: 0, serials: 0 }
+    }
     pub(super) fn fids(&self) -> Vec<Fid> {
-        self.table.keys().copied().collect()
+        let mut fids: Vec<Fid> = self.table.keys().copied().collect();
+        fids.sort_unstable();
+        fids
     }
     /// The bytes that are kept beside the attributes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
     pub(super) fn clear(&mut self) {
-        *self = Self { serials: self.serials, ..Self::default() };
+        *self = Self { serials: self.serials, ..Self::new(*self.table.hasher()) };
     }
 
     /// Bits of an inode have been granted. `is_more`: some of them are new. `seen`: own changes up to this came before.
@@ -81,7 +88,7 @@ impl Inodes {
         let forgotten = self.forgotten;
         self.serials += 1;
         let serial = self.serials;
-        let new = || CachedInode { changed_at: forgotten, serial, ..CachedInode::default() };
+        let new = || Box::new(CachedInode { changed_at: forgotten, serial, ..CachedInode::default() });
         let inode = self.table.entry(fid).or_insert_with(new);
         if is_more {
             inode.since = inode.since.max(seen);

@@ -22,7 +22,7 @@ use core::cell::{Cell, RefCell, RefMut};
 use nacre_dlm::client::InodeCancel;
 use nacre_dlm::server::InodeGrant;
 use nacre_node::Ctx;
-use nacre_types::{Codec, ConnEpoch, Fid, InodeBits, Instant, Timestamp, Transno};
+use nacre_types::{Codec, ConnEpoch, Fid, InodeBits, Instant, SeededHash, Timestamp, Transno};
 use nacre_wire::mdt::{self, EntryReply, LockTail, Readdir, ReaddirReply, RevokeInodeLocks};
 use nacre_wire::{Frame, flags};
 
@@ -59,7 +59,7 @@ impl MetadataCache {
         Rc::new(Self {
             ctx: ctx.clone(),
             on: Cell::new(on),
-            tables: RefCell::default(),
+            tables: RefCell::new(Tables::new(SeededHash::new(ctx.random()))),
             kernel: RefCell::default(),
             returns: Returns::default(),
             pages: pages.clone(),
@@ -150,6 +150,9 @@ impl MetadataCache {
 
     pub(super) fn inode(&self, fid: Fid) -> Option<EntryReply> {
         self.tables().inode(fid)
+    }
+    pub(super) fn inode_with<T>(&self, fid: Fid, part: impl FnOnce(&EntryReply) -> T) -> Option<T> {
+        self.tables().inode_ref(fid).map(part)
     }
     pub(crate) fn has_inode(&self, fid: Fid) -> bool {
         self.tables().has_inode(fid)

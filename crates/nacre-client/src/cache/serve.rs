@@ -61,6 +61,10 @@ impl Mdt {
     pub(crate) fn known_inode(&self, fid: Fid) -> Option<EntryReply> {
         self.locks_usable_until().and_then(|_| self.cache().inode(fid))
     }
+    /// The same for a caller that needs only a part of it.
+    pub(crate) fn known_with<T>(&self, fid: Fid, part: impl FnOnce(&EntryReply) -> T) -> Option<T> {
+        self.locks_usable_until().and_then(|_| self.cache().inode_with(fid, part))
+    }
     /// Whether bytes that are written to a file may be kept here now.
     pub(crate) fn may_write_back(&self, fid: Fid) -> bool {
         self.locks_usable_until().is_some() && self.cache().may_write_back(fid)
@@ -71,7 +75,7 @@ impl Mdt {
     }
     /// The size of a file, if it is known exactly.
     pub(crate) fn exact_size(&self, fid: Fid) -> Option<ExactSize> {
-        let Attr { size, size_state, mtime, ctime, .. } = self.known_inode(fid)?.attr;
+        let Attr { size, size_state, mtime, ctime, .. } = self.known_with(fid, |entry| entry.attr)?;
         (size_state == SizeState::Exact).then_some(ExactSize { size, mtime, ctime })
     }
     pub(crate) fn cached_name(&self, parent: Fid, name: &[u8]) -> Option<Found> {
@@ -146,7 +150,8 @@ impl Client {
     /// Whether the bytes of a file are covered.
     fn is_covered(&self, file: &FileState) -> bool {
         let Some(mdt) = self.mount.mdt_of(file.fid) else { return false };
-        let Some(EntryReply { attr, yours, .. }) = mdt.known_inode(file.fid) else { return false };
+        let known = mdt.known_with(file.fid, |entry| (entry.attr, entry.yours));
+        let Some((attr, yours)) = known else { return false };
         let is_exact =
             attr.size_state == SizeState::Exact || yours && mdt.kept_closes().are_of_unchanged(file.fid);
         !file.has_writers() && is_exact

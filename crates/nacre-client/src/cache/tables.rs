@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_dlm::client::{GrantedInodeLocks, InodeCancel};
 use nacre_dlm::server::InodeGrant;
-use nacre_types::{ConnEpoch, Fid, FileType, InodeBits, InodeMode, Instant, Timestamp, Transno};
+use nacre_types::{ConnEpoch, Fid, FileType, InodeBits, InodeMode, Instant, SeededHash, Timestamp, Transno};
 use nacre_wire::mdt::{EntryReply, InodeRevoke};
 
 /// Inodes on which locks are kept, unless the parameter says otherwise.
@@ -64,21 +64,19 @@ pub(super) struct Tables {
     now: Instant,
 }
 
-impl Default for Tables {
-    fn default() -> Self {
+impl Tables {
+    /// Empty tables. `hash`: with a seed of their own.
+    pub(super) fn new(hash: SeededHash) -> Self {
         Self {
-            locks: GrantedInodeLocks::new(LRU_SIZE),
+            locks: GrantedInodeLocks::new(LRU_SIZE, hash),
             era: ConnEpoch::default(),
             era_began: ConnEpoch::default(),
-            inodes: Inodes::default(),
-            entries: Entries::default(),
-            in_flight: InFlight::default(),
+            inodes: Inodes::new(hash),
+            entries: Entries::new(hash),
+            in_flight: InFlight::new(hash),
             now: Instant::default(),
         }
     }
-}
-
-impl Tables {
     pub(super) fn set_time(&mut self, now: Instant) {
         self.now = now;
         self.entries.set_time(now);
@@ -121,7 +119,8 @@ impl Tables {
     pub(super) fn inode(&mut self, fid: Fid) -> Option<EntryReply> {
         self.inode_ref(fid).cloned()
     }
-    fn inode_ref(&mut self, fid: Fid) -> Option<&EntryReply> {
+    /// The same without a copy.
+    pub(super) fn inode_ref(&mut self, fid: Fid) -> Option<&EntryReply> {
         if self.in_flight.changes_inode(fid) {
             return None;
         }
@@ -326,7 +325,7 @@ impl Tables {
             touches.inodes.extend(known.and_then(|(fid, _)| fid));
             let is_alone = self.in_flight.changes_of_name(*parent, name) == 0;
             before.push(known.filter(|_| is_alone).map(|(fid, serial)| NameBefore { fid, serial }));
-            self.in_flight.begin_name(*parent, name.clone(), known.is_some());
+            self.in_flight.begin_name(*parent, name, known.is_some());
         }
         touches.inodes.iter().for_each(|fid| self.in_flight.begin_inode(*fid));
         touches.xattrs.iter().for_each(|fid| self.inodes.drop_xattrs(*fid));

@@ -14,12 +14,13 @@
 //!
 //! Not here: the requests (`closes.rs`). Bounded: a batch is kept, and those under way have the bounds of requests.
 
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use nacre_node::{Ctx, WaitList};
-use nacre_types::{Fid, OpenHandle};
+use nacre_types::{Fid, OpenHandle, SeededHash};
 use nacre_wire::mdt::{BATCH_MAX, Close};
 
 /// No close is kept for longer.
@@ -36,13 +37,19 @@ pub(super) enum Due {
     WithTimer,
 }
 
+/// The closes of one inode: a plain record.
+#[derive(Debug, Clone, Copy, Default)]
+struct OfInode {
+    /// Those that are kept and those that are under way.
+    closes: u32,
+    /// The MDT says that this mount may change the size, and no handle of it does.
+    is_unchanged: bool,
+}
+
 /// The closes for one MDT that are kept, and those of them that are under way.
 pub(crate) struct KeptCloses {
     kept: RefCell<Vec<Close>>,
-    /// Closes by inode, both those that are kept and those that are under way.
-    by_fid: RefCell<BTreeMap<Fid, u32>>,
-    /// Files of which the MDT says that this mount may change the size, and no handle of it does.
-    unchanged: RefCell<BTreeSet<Fid>>,
+    by_fid: RefCell<HashMap<Fid, OfInode, SeededHash>>,
     has_timer: Cell<bool>,
     ended: WaitList,
 }
@@ -51,8 +58,7 @@ impl KeptCloses {
     pub(crate) fn new(ctx: &Ctx) -> Self {
         Self {
             kept: RefCell::default(),
-            by_fid: RefCell::default(),
-            unchanged: RefCell::default(),
+            by_fid: RefCell::new(HashMap::with_hasher(SeededHash::new(ctx.random()))),
             has_timer: Cell::new(false),
             ended: ctx.wait_list(),
         }
@@ -66,24 +72,28 @@ impl KeptCloses {
     }
     /// Whether the file is open for writing by this mount at the MDT only, and was not changed.
     pub(crate) fn are_of_unchanged(&self, fid: Fid) -> bool {
-        self.unchanged.borrow().contains(&fid)
+        self.by_fid.borrow().get(&fid).is_some_and(|of_inode| of_inode.is_unchanged)
     }
     /// This mount opens the file for writing.
     pub(crate) fn writer_opened(&self, fid: Fid) {
-        self.unchanged.borrow_mut().remove(&fid);
+        if let Some(of_inode) = self.by_fid.borrow_mut().get_mut(&fid) {
+            of_inode.is_unchanged = false;
+        }
     }
     /// The inodes of these closes.
     pub(crate) fn fids(&self) -> Vec<Fid> {
-        self.by_fid.borrow().keys().copied().collect()
+        let mut fids: Vec<Fid> = self.by_fid.borrow().keys().copied().collect();
+        fids.sort_unstable();
+        fids
     }
     /// Keeps a close.
     pub(super) fn keep(&self, fid: Fid, handle: OpenHandle, is_writer: bool) -> Due {
         let mut kept = self.kept.borrow_mut();
         kept.push(Close { fid, handle, dirty: false, written: None, atime: None, data: None });
-        *self.by_fid.borrow_mut().entry(fid).or_default() += 1;
-        if is_writer {
-            self.unchanged.borrow_mut().insert(fid);
-        }
+        let mut by_fid = self.by_fid.borrow_mut();
+        let of_inode = by_fid.entry(fid).or_default();
+        of_inode.closes += 1;
+        of_inode.is_unchanged |= is_writer;
         match kept.len() {
             BATCH_MAX.. => Due::Now,
             _ if self.has_timer.replace(true) => Due::WithTimer,
@@ -101,11 +111,10 @@ impl KeptCloses {
     pub(super) fn end(&self, closes: &[Close]) {
         let mut by_fid = self.by_fid.borrow_mut();
         for close in closes {
-            let Some(count) = by_fid.get_mut(&close.fid) else { continue };
-            *count -= 1;
-            if *count == 0 {
-                by_fid.remove(&close.fid);
-                self.unchanged.borrow_mut().remove(&close.fid);
+            let Entry::Occupied(mut of_inode) = by_fid.entry(close.fid) else { continue };
+            of_inode.get_mut().closes -= 1;
+            if of_inode.get().closes == 0 {
+                of_inode.remove();
             }
         }
         drop(by_fid);

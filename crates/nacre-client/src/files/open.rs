@@ -62,11 +62,8 @@ impl Client {
                 }
             };
         }
-        let entry = if reply.created {
-            ResolvedInode::of(&self.settled(reply.entry))
-        } else {
-            self.resolve(reply.entry).await?
-        };
+        let entry =
+            if reply.created { self.settled_new(&reply.entry) } else { self.resolve(reply.entry).await? };
         Ok((entry, how.handle))
     }
 
@@ -88,7 +85,7 @@ impl Client {
         let request = self.create_request(&mdt, args, None, Some(how)).await?;
         let reply = mdt.change(Touches::default(), &request, created_unnamed).await?;
         self.opened(&reply.entry, how, flags, true);
-        Ok((ResolvedInode::of(&self.settled(reply.entry)), how.handle))
+        Ok((self.settled_new(&reply.entry), how.handle))
     }
 
     /// Opens a file by FID. `flags` of open(2).

@@ -48,11 +48,10 @@ impl Client {
     }
     pub(crate) async fn attributes(&self, fid: Fid) -> Result<ResolvedInode, Failure> {
         let mdt = self.mdt_of(fid).await?;
-        let reply = match mdt.cached_inode(fid) {
-            Some(entry) => entry,
-            None => mdt.read_inode(&Getattr { fid }).await?,
-        };
-        self.resolve(reply).await
+        match mdt.cached_inode(fid) {
+            Some(entry) => self.resolve_settled(entry).await,
+            None => self.resolve(mdt.read_inode(&Getattr { fid }).await?).await,
+        }
     }
 
     /// Changes attributes; a size change cuts the objects.
@@ -96,10 +95,19 @@ impl Client {
         let fid = reply.attr.fid;
         self.mount.mdt_of(fid).and_then(|mdt| mdt.known_inode(fid)).unwrap_or(reply)
     }
+    /// The same for an inode that this mount has just made: the MDT knows its size.
+    pub(crate) fn settled_new(&self, reply: &EntryReply) -> ResolvedInode {
+        let fid = reply.attr.fid;
+        let known = self.mount.mdt_of(fid).and_then(|mdt| mdt.known_with(fid, ResolvedInode::of));
+        known.unwrap_or_else(|| ResolvedInode::of(reply))
+    }
     /// Completes a reply of the MDT: asks the OSTs when the MDT does not know the size. When it returns, nothing later is
     /// known of the inode.
     pub(crate) async fn resolve(&self, reply: EntryReply) -> Result<ResolvedInode, Failure> {
-        let reply = self.settled(reply);
+        self.resolve_settled(self.settled(reply)).await
+    }
+    /// The same for an entry that the cache has given in this visit, or that is newer.
+    pub(crate) async fn resolve_settled(&self, reply: EntryReply) -> Result<ResolvedInode, Failure> {
         match self.resolved(&reply) {
             Some(entry) => Ok(entry),
             // In a box, as it is rare and large: every lookup and create has room for it otherwise.

@@ -31,10 +31,10 @@ impl Client {
                 let reply = match mdt.cached_name(parent, name.as_bytes()) {
                     Some(Found::Entry(entry)) => entry,
                     Some(Found::NotThere) => return Err(Failure::ENOENT),
-                    None => mdt.read_name(&Lookup { parent, name }).await?,
+                    None => self.settled(mdt.read_name(&Lookup { parent, name }).await?),
                 };
                 let without_size = ResolvedInode::of(&reply);
-                match self.resolve(reply).await {
+                match self.resolve_settled(reply).await {
                     // A caller that asks for the size gets the error. The name still leads to the file: it can be removed.
                     Err(Failure::EIO) => Ok(without_size),
                     resolved => resolved,
@@ -94,7 +94,7 @@ impl Client {
         let request = self.create_request(&mdt, exclusive, name, None).await?;
         let touches = Touches::names(&[(args.parent, args.name)]);
         let reply = mdt.change(touches, &request, created).await?;
-        Ok(ResolvedInode::of(&self.settled(reply.entry)))
+        Ok(self.settled_new(&reply.entry))
     }
 
     /// The request that makes an inode at this MDT, with a FID of ours.

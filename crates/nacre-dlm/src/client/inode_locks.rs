@@ -13,7 +13,9 @@ use crate::policy::{HeldBits, InodeBits, InodeMode};
 use crate::server::InodeGrant;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use nacre_types::{ConnEpoch, Fid};
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use nacre_types::{ConnEpoch, Fid, SeededHash};
 
 /// Locks that are cancelled at a time. The table exceeds its limit by at most as many.
 pub const CANCELS_MAX: usize = 64;
@@ -67,7 +69,7 @@ struct End {
 #[derive(Debug)]
 pub struct GrantedInodeLocks {
     epoch: ConnEpoch,
-    locks: BTreeMap<Fid, Lock>,
+    locks: HashMap<Fid, Lock, SeededHash>,
     order: BTreeMap<u64, Fid>,
     last_place: u64,
     ends: VecDeque<End>,
@@ -79,11 +81,11 @@ pub struct GrantedInodeLocks {
 }
 
 impl GrantedInodeLocks {
-    /// An empty table for locks on `limit` inodes.
-    pub fn new(limit: usize) -> Self {
+    /// An empty table for locks on `limit` inodes. `hash`: with a seed of its own.
+    pub fn new(limit: usize, hash: SeededHash) -> Self {
         Self {
             epoch: ConnEpoch::default(),
-            locks: BTreeMap::new(),
+            locks: HashMap::with_hasher(hash),
             order: BTreeMap::new(),
             last_place: 0,
             ends: VecDeque::new(),
@@ -109,32 +111,37 @@ impl GrantedInodeLocks {
         if epoch == self.epoch {
             return EpochChange::Current;
         }
-        *self = Self { epoch, last_place: self.last_place, ..Self::new(self.limit) };
+        *self = Self { epoch, last_place: self.last_place, ..self.emptied() };
         EpochChange::New
     }
     /// Ends all locks and takes no other ones until the next epoch, because a callback could not be read.
     pub fn distrust(&mut self) {
-        *self = Self { epoch: self.epoch, forgotten: u64::MAX, ..Self::new(self.limit) };
+        *self = Self { epoch: self.epoch, forgotten: u64::MAX, ..self.emptied() };
+    }
+    fn emptied(&self) -> Self {
+        Self::new(self.limit, *self.locks.hasher())
     }
 
     /// Processes a grant on an epoch and returns its bits that are valid: none on another epoch than the current one, and
     /// none that have ended meanwhile.
     pub fn granted(&mut self, epoch: ConnEpoch, fid: Fid, grant: InodeGrant) -> InodeBits {
         let bits = grant.bits - self.ended(fid, grant.number);
-        let is_full = self.locks.len() >= self.limit.saturating_add(CANCELS_MAX);
-        if epoch != self.epoch || bits.is_empty() || is_full && !self.locks.contains_key(&fid) {
+        if epoch != self.epoch || bits.is_empty() {
             return InodeBits::NONE;
         }
-        if !self.locks.contains_key(&fid) {
-            self.last_place += 1;
-            self.order.insert(self.last_place, fid);
-            let lock = Lock { held: HeldBits::default(), number: 0, place: self.last_place, used: false };
-            self.locks.insert(fid, lock);
-        }
-        if let Some(lock) = self.locks.get_mut(&fid) {
-            lock.held.grant(grant.mode, bits);
-            lock.number = lock.number.max(grant.number);
-        }
+        let is_full = self.locks.len() >= self.limit.saturating_add(CANCELS_MAX);
+        let lock = match self.locks.entry(fid) {
+            Entry::Occupied(lock) => lock.into_mut(),
+            Entry::Vacant(_) if is_full => return InodeBits::NONE,
+            Entry::Vacant(vacant) => {
+                self.last_place += 1;
+                self.order.insert(self.last_place, fid);
+                let (held, place) = (HeldBits::default(), self.last_place);
+                vacant.insert(Lock { held, number: 0, place, used: false })
+            }
+        };
+        lock.held.grant(grant.mode, bits);
+        lock.number = lock.number.max(grant.number);
         bits
     }
     /// Processes a callback and returns the bits that this mount had in a mode that conflicts with `wanted`. They have been

@@ -1,29 +1,35 @@
 //! The inodes whose attributes the kernel may be using: only these are worth a notification.
 
-use nacre_types::{Fid, Instant};
-use std::collections::BTreeSet;
+use nacre_types::{Fid, Instant, SeededHash};
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// Inodes whose attributes the kernel may have at a time; more get no validity.
 const INODES_MAX: usize = 400_000;
 
 /// The inodes whose attributes the kernel may be using, in two generations, the older of which is dropped as a whole.
-#[derive(Default)]
 pub(super) struct Inodes {
-    recent: BTreeSet<Fid>,
-    older: BTreeSet<Fid>,
+    recent: HashSet<Fid, SeededHash>,
+    older: HashSet<Fid, SeededHash>,
     recent_until: Instant,
     older_until: Instant,
     /// When `recent` was begun.
     begun: Instant,
 }
 impl Inodes {
+    /// No inodes. `hash`: with a seed of its own.
+    pub(super) fn new(hash: SeededHash) -> Self {
+        let none = || HashSet::with_hasher(hash);
+        let (recent_until, older_until, begun) = Default::default();
+        Self { recent: none(), older: none(), recent_until, older_until, begun }
+    }
     /// False if there are too many.
     pub(super) fn add(&mut self, fid: Fid, now: Instant, until: Instant) -> bool {
         /// Of the same order as validities.
         const TURN: Duration = Duration::from_secs(5);
         if now - self.begun > TURN && self.older_until <= now {
-            self.older = std::mem::take(&mut self.recent);
+            let none = HashSet::with_hasher(*self.recent.hasher());
+            self.older = std::mem::replace(&mut self.recent, none);
             self.older_until = self.recent_until;
             self.begun = now;
         }
@@ -43,9 +49,10 @@ impl Inodes {
         self.recent.remove(&fid) | self.older.remove(&fid)
     }
     pub(super) fn take_all(&mut self) -> Vec<Fid> {
-        let mut all = std::mem::take(&mut self.recent);
-        all.append(&mut self.older);
-        all.into_iter().collect()
+        let mut all: Vec<Fid> = self.recent.drain().chain(self.older.drain()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 }
 
@@ -63,7 +70,7 @@ mod tests {
 
     #[test]
     fn inodes_are_remembered_as_long_as_their_attributes_are_valid() {
-        let mut inodes = Inodes::default();
+        let mut inodes = Inodes::new(SeededHash::new(1));
         assert!(inodes.add(fid(1), at(10), at(16)));
         assert!(inodes.add(fid(2), at(20), at(26)));
         assert!(inodes.remove(fid(1)), "the last validity of its generation has not ended");

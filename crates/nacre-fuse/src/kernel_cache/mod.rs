@@ -39,7 +39,7 @@ use crate::unsettled::Unsettled;
 use bytes::Bytes;
 use nacre_client::{KernelCache, Stale, Validity};
 use nacre_node::{Awaited, Ctx, Promise, WaitList};
-use nacre_types::{Fid, Instant};
+use nacre_types::{Fid, Instant, SeededHash};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -83,7 +83,14 @@ impl KernelLink {
         write: impl Fn(&[u8]) -> rustix::io::Result<()> + Send + Sync + 'static,
         has_epoch: bool,
     ) -> std::io::Result<Arc<Self>> {
-        let gate = Arc::<Gate>::default();
+        Self::with_gate(write, has_epoch, Gate::default())
+    }
+    fn with_gate(
+        write: impl Fn(&[u8]) -> rustix::io::Result<()> + Send + Sync + 'static,
+        has_epoch: bool,
+        gate: Gate,
+    ) -> std::io::Result<Arc<Self>> {
+        let gate = Arc::new(gate);
         let notifier = Notifier::with_gate(write, gate.clone())?;
         Ok(Arc::new(Self { gate, notifier, has_epoch, forgotten: Arc::default() }))
     }
@@ -94,6 +101,16 @@ impl KernelLink {
     pub(crate) fn forgotten(&self) -> &Arc<Forgotten> {
         &self.forgotten
     }
+}
+
+/// The event by which the island of a mount gives the kernel validities although there is no kernel: for measurements of the
+/// island. Notifications are lost.
+///
+/// # Errors
+/// Threads could not be created.
+pub fn without_mount() -> std::io::Result<nacre_node::Event> {
+    let link = KernelLink::with_gate(|_| Ok(()), true, Gate::without_clocks())?;
+    Ok(nacre_node::Event::Door(Box::new(KernelEvent::Link(link))))
 }
 
 /// Delivered to the island as [`nacre_node::Event::Door`].
@@ -202,7 +219,7 @@ impl KernelDoor {
             door: Box::new(door),
             link: RefCell::default(),
             generation: Cell::new(0),
-            inodes: RefCell::default(),
+            inodes: RefCell::new(Inodes::new(SeededHash::new(ctx.random()))),
             names_until: Cell::default(),
             names_expired: ctx.wait_list(),
             unsettled: RefCell::default(),

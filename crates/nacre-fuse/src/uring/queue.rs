@@ -193,10 +193,18 @@ impl Turns<'_> {
     /// Submits what was decided, and waits for a completion if there is nothing else to do.
     fn enter(&mut self, may_wait: bool) -> io::Result<()> {
         if !may_wait {
-            return self.ring.enter(None);
+            return self.ring.enter(None).map(drop);
+        }
+        let limit = self.idle_poll.bound(Duration::MAX);
+        if limit < Duration::MAX {
+            // Between the requests of a busy caller the clock need not be read: only a sleep to the limit counts.
+            if !self.ring.enter(Some(limit))? {
+                self.idle_poll.slept(limit);
+            }
+            return Ok(());
         }
         let before = nacre_rt::now();
-        self.ring.enter(Some(self.idle_poll.bound(Duration::MAX)))?;
+        self.ring.enter(Some(limit))?;
         if self.idle_poll.slept(nacre_rt::now() - before) {
             self.node.count_idle_poll();
         }
@@ -492,10 +500,9 @@ fn plain(unique: u64, error: i32) -> Vec<u8> {
 fn put_reply(header: &mut [u8; HEADER_BYTES], head: &[u8], commit_id: u64, payload_sz: u32) {
     let mut entry = Vec::with_capacity(UringEntry::BYTES);
     UringEntry { commit_id, payload_sz, ..UringEntry::default() }.put(&mut entry);
-    for (to, from) in header.iter_mut().zip(head) {
-        *to = *from;
-    }
-    for (to, from) in header.iter_mut().skip(ENTRY_AT).zip(&entry) {
-        *to = *from;
+    for (at, part) in [(0, head), (ENTRY_AT, &entry)] {
+        if let Some(room) = header.get_mut(at..at + part.len()) {
+            room.copy_from_slice(part);
+        }
     }
 }

@@ -86,15 +86,15 @@ impl Ring {
     pub(super) fn refuse(&mut self) -> io::Result<()> {
         let entry = self.command(uring::REGISTER, u16::MAX, 0, 0);
         self.push(&entry)?;
-        self.enter(Some(Duration::MAX))
+        self.enter(Some(Duration::MAX)).map(drop)
     }
 
     fn command(&self, command: u32, queue: u16, slot: u32, commit_id: u64) -> squeue::Entry128 {
         let mut bytes = Vec::with_capacity(UringCommand::BYTES);
         UringCommand { flags: 0, commit_id, qid: queue, ..UringCommand::default() }.put(&mut bytes);
         let mut argument = [0; 80];
-        for (to, from) in argument.iter_mut().zip(&bytes) {
-            *to = *from;
+        if let Some(room) = argument.get_mut(..bytes.len()) {
+            room.copy_from_slice(&bytes);
         }
         opcode::UringCmd80::new(CONNECTION, command).cmd(argument).build().user_data(u64::from(slot))
     }
@@ -110,8 +110,9 @@ impl Ring {
         pushed.map_err(|_| io::Error::other("the submission queue of a ring stays full"))
     }
 
-    /// Submits the commands that were pushed; with `wait`, blocks until there is a completion, at most for so long.
-    pub(super) fn enter(&mut self, wait: Option<Duration>) -> io::Result<()> {
+    /// Submits the commands that were pushed; with `wait`, blocks until there is a completion, at most for so long. False: it
+    /// has waited for so long.
+    pub(super) fn enter(&mut self, wait: Option<Duration>) -> io::Result<bool> {
         let entered = match wait {
             Some(limit) if limit < Duration::MAX => {
                 let limit = types::Timespec::from(limit);
@@ -120,9 +121,11 @@ impl Ring {
             wait => self.io.submit_and_wait(usize::from(wait.is_some())),
         };
         match entered {
-            Ok(_) => Ok(()),
-            // A signal; completions first; the limit.
-            Err(e) if matches!(e.raw_os_error(), Some(4 | 16 | 62)) => Ok(()),
+            Ok(_) => Ok(true),
+            // A signal; completions first.
+            Err(e) if matches!(e.raw_os_error(), Some(4 | 16)) => Ok(true),
+            // The limit.
+            Err(e) if e.raw_os_error() == Some(62) => Ok(false),
             Err(e) => Err(e),
         }
     }

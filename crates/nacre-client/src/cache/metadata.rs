@@ -385,6 +385,7 @@ impl Changing {
         }
         let mut tail = cache.tail(frame);
         let mut stale = Vec::new();
+        let leaves = |parent: Fid, name: &[u8]| cache.returns.forgets(parent, name);
         let mut tables = cache.tables();
         match &mut tail {
             // Nothing was changed: the reply is that to a read.
@@ -409,14 +410,14 @@ impl Changing {
                 for entry in core::mem::take(&mut tail.changed) {
                     tables.changed_inode(at, as_sent(entry, tail));
                 }
-                tables.replied(at, touches, before, &effect, &mut stale);
+                tables.replied(at, touches, before, &effect, &leaves, &mut stale);
                 tail.removed.iter().for_each(|fid| tables.removed(*fid, at));
                 let read = tail.removed.iter().filter(|fid| cache.pages.removed(**fid));
                 stale.extend(read.map(|fid| Stale::Pages(*fid)));
             }
             None => {
                 tables.unknown_inodes(at, touches);
-                tables.replied(at, touches, before, &effect, &mut stale);
+                tables.replied(at, touches, before, &effect, &leaves, &mut stale);
             }
         }
         // While this mount had the file closed, others may have opened it without a revoke of this bit.

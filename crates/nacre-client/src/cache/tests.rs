@@ -405,9 +405,18 @@ fn what_the_kernel_was_given_and_may_still_use_is_told_when_its_lock_ends() {
     assert_eq!(bed.stale(), [Stale::Inode(fid(1)), name(b"a")]);
     bed.found(b"a", &file(1, 1), 9, 12);
     bed.cache.give_name(DIR, b"a", until);
-    bed.at(107);
+    bed.cache.give_attrs(fid(1), until);
+    bed.at(108);
     bed.revoke(fid(1), InodeBits::ALL, 20);
     bed.revoke(DIR, InodeBits::ALL, 21);
+    let late = "it may have taken over the reply late";
+    assert_eq!(bed.stale(), [Stale::Inode(fid(1)), name(b"a")], "{late}");
+    bed.found(b"a", &file(1, 1), 12, 30);
+    let until = Instant(114_000_000_000);
+    assert!(bed.cache.give_name(DIR, b"a", until) && bed.cache.give_attrs(fid(1), until));
+    bed.at(117);
+    bed.revoke(fid(1), InodeBits::ALL, 40);
+    bed.revoke(DIR, InodeBits::ALL, 41);
     assert_eq!(bed.stale(), [], "the time has passed");
 }
 
@@ -483,8 +492,8 @@ fn names_that_are_not_there_are_bounded_per_directory() {
     let given = (0..2000).filter(|n| bed.cache.give_name(DIR, &name(*n), until)).count();
     assert_eq!(given, 1024);
     assert_eq!(bed.find(b"n1999"), Some(None), "it is served, and the kernel asks again");
-    bed.at(107);
-    assert!(bed.cache.give_name(DIR, b"n1999", until));
+    bed.at(109);
+    assert!(bed.cache.give_name(DIR, b"n1999", Instant(115_000_000_000)));
 }
 
 #[test]

@@ -568,7 +568,9 @@ impl Grant<'_> {
             let mut unsettled = state.unsettled.borrow_mut();
             let may_have = unsettled.has_room(now) && !unsettled.is_shared(fid, now);
             drop(unsettled);
-            if may_have && !state.door.changes(fid) && state.inodes.borrow_mut().add(fid, now, now + attr) {
+            // The kernel's validity begins when it takes over the reply (`Terms::check`).
+            let until = now + attr + attr / 2;
+            if may_have && !state.door.changes(fid) && state.inodes.borrow_mut().add(fid, now, until) {
                 self.fid = Some(fid);
             } else {
                 attr = Duration::ZERO;

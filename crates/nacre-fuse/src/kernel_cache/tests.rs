@@ -114,6 +114,18 @@ fn attributes_of_a_new_inode_are_forgotten_again_behind_the_callers_lock() {
 }
 
 #[test]
+fn attributes_are_forgotten_that_the_kernel_has_taken_over_late() {
+    let mut w = World::new();
+    for (after_ms, inode) in [(0, 1), (4900, 2), (600, 3), (5450, 4)] {
+        w.run(after_ms, true);
+        w.reply(7, None, &[fid(inode)]);
+    }
+    // The reply with them was decided 6.05 s ago, and its validity is 6 s.
+    w.forget(vec![Stale::Inode(fid(2))]);
+    assert_eq!(w.run(0, true), [vec![attributes(2)]]);
+}
+
+#[test]
 fn what_is_being_forgotten_is_not_forgotten_yet() {
     for first in [Stale::All, Stale::Inode(fid(1))] {
         let mut w = World::new();

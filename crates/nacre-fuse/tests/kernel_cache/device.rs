@@ -471,3 +471,63 @@ fn a_file_system_that_is_mounted_on_a_directory_stays() {
         asked() == before
     });
 }
+
+/// The kernel's entry is valid, and moves to its new name between the look at the names that expire and the notification of
+/// its former name.
+#[test]
+fn a_name_expires_that_a_rename_takes_away_while_a_neighbour_comes() {
+    for exchanged in [false, true] {
+        let Some(m) = caching(LONG) else { return };
+        std::fs::create_dir(m.at("on")).unwrap();
+        std::fs::create_dir(m.at("d")).unwrap();
+        for file in ["old", "d/new"].iter().take(if exchanged { 2 } else { 1 }) {
+            std::fs::write(m.at(file), "text").unwrap();
+        }
+        let dir = Fid::from_ino(m.ino("d"));
+        m.solo().ask(|fs| fs.hold("rename", None));
+        let (from, to) = (m.at("old"), m.at("d/new"));
+        let rename = std::thread::spawn(move || {
+            use rustix::fs::{CWD, RenameFlags, renameat_with};
+            let flags = if exchanged { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
+            renameat_with(CWD, from, CWD, to, flags).unwrap();
+        });
+        common::eventually("the rename waits", || m.solo().ask(|fs| fs.waiting("rename")) == 1);
+        let before = m.counter("names");
+        let neighbour = Neighbour::on(m.at("on"));
+        common::eventually("names expire", || m.counter("names") > before);
+        m.solo().ask(|fs| fs.release_all());
+        rename.join().unwrap();
+        // It waits until no name is valid.
+        m.forget(vec![Stale::All]);
+        let moved = if exchanged { vec![(dir, "d/new"), (Fid::ROOT, "old")] } else { vec![(dir, "d/new")] };
+        for (parent, path) in moved {
+            let file = path.trim_start_matches("d/");
+            m.solo().ask(move |fs| fs.remove_behind(parent, file.as_bytes()));
+            m.forget(vec![name(parent, file)]);
+            // The kernel would not ask whether a file that it has there is a directory.
+            let removed = std::fs::remove_dir(m.at(path)).unwrap_err();
+            assert_eq!(removed.kind(), std::io::ErrorKind::NotFound, "{path}");
+        }
+        assert!(neighbour.is_there());
+    }
+}
+
+/// An epoch, which takes no lock, would detach the neighbour.
+#[test]
+fn a_call_that_waits_for_a_name_in_the_directory_that_it_holds_goes_on_when_the_name_has_run_out() {
+    let Some(m) = caching(Duration::from_millis(400)) else { return };
+    ["on", "d"].iter().for_each(|dir| std::fs::create_dir(m.at(dir)).unwrap());
+    std::fs::write(m.at("d/f"), "text").unwrap();
+    let dir = Fid::from_ino(m.ino("d"));
+    m.solo().ask(move |fs| fs.hold("mkdir", Some(dir)));
+    let path = m.at("d/new");
+    let mkdir = std::thread::spawn(move || std::fs::create_dir(path).unwrap());
+    common::eventually("mkdir waits", || m.solo().ask(|fs| fs.waiting("mkdir")) == 1);
+    let neighbour = Neighbour::on(m.at("on"));
+    let new = m.solo().ask(move |fs| fs.replace_behind(dir, b"f").ino());
+    m.forget(vec![name(dir, "f")]);
+    m.solo().ask(|fs| fs.release_all());
+    mkdir.join().unwrap();
+    assert_eq!(m.ino("d/f"), new);
+    assert!(neighbour.is_there());
+}

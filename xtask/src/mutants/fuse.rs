@@ -123,7 +123,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by(
         "nacre-fuse",
         "kernel_cache",
-        "device::a_name_expires_that_a_rename_takes_away_while_a_neighbour_comes",
+        "device::both_names_expire_that_a_rename_exchanges_while_a_neighbour_comes",
     ),
     planted(
         "names that a change through a stand-in leaves behind count as expired",

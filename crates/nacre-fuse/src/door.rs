@@ -160,6 +160,10 @@ impl<O: Ops> Door<O> {
             forgotten.await;
         }
     }
+    /// A rename has succeeded: the kernel will move an entry to this name.
+    pub(crate) fn kernel_moves(&self, node: u64, name: &[u8]) {
+        self.kernel.moved(node, name);
+    }
     /// Notifications to the kernel, withheld validities, requests served at once: a line for each counter.
     pub fn kernel_cache_text(&self) -> String {
         self.kernel.text() + &self.stats.hits_text()
@@ -333,6 +337,9 @@ impl<O: Ops> Surroundings for AroundKernel<O> {
     }
     fn changes(&self, dir: Fid) -> bool {
         self.any(|request| request.changes_directory(dir))
+    }
+    fn changes_stand_in(&self) -> bool {
+        self.any(|request| request.has_stand_in() && changes(request.opcode()))
     }
     fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
         self.ops.upgrade()?.names_in_kernel()

@@ -472,4 +472,24 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("self.dirty.set(self.dirty_closes.get() > 0);", "self.dirty.set(self.dirty_closes.get() > 9);")],
     )
     .found_by("nacre-sim", "closes", "who_opens_a_file_again_while_its_close_is_under_way_sees_what_was_written"),
+    planted(
+        "what the kernel has taken over late is not forgotten",
+        "crates/nacre-client/src/cache/metadata.rs",
+        &[("until + (until - self.ctx.now()) / 2", "until")],
+    )
+    .found_by(
+        "nacre-client",
+        "lib",
+        "cache::tests::what_the_kernel_was_given_and_may_still_use_is_told_when_its_lock_ends",
+    ),
+    planted(
+        "a rename moves an entry that the kernel has not forgotten yet to a name that is not forgotten",
+        "crates/nacre-client/src/cache/tables.rs",
+        &[("(until > self.now || !leaves(*parent, name)).then_some(until)", "{ let _ = leaves; Some(until) }")],
+    )
+    .found_by(
+        "nacre-client",
+        "lib",
+        "cache::tests::a_name_that_the_kernel_is_told_to_forget_may_still_move_in_an_own_rename",
+    ),
 ];

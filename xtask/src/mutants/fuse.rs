@@ -105,4 +105,93 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("if is_expiry { notify::EXPIRE_ONLY } else { 0 }", "if is_expiry { 0 } else { 0 }")],
     )
     .found_by("nacre-fuse", "kernel_cache", "device::a_file_system_that_is_mounted_on_a_directory_stays"),
+    planted(
+        "a name does not expire to which a rename moves an entry while a neighbour comes",
+        "crates/nacre-fuse/src/kernel_cache/expire.rs",
+        &[("self.names.push((parent, Bytes::copy_from_slice(name)));", "let _ = (parent, name);")],
+    )
+    .found_by(
+        "nacre-fuse",
+        "kernel_cache",
+        "device::a_name_expires_that_a_rename_takes_away_while_a_neighbour_comes",
+    ),
+    planted(
+        "one of two names that a rename exchanges while a neighbour comes does not expire",
+        "crates/nacre-fuse/src/handlers/names.rs",
+        &[("door.kernel_moves(request.node(), old);", "")],
+    )
+    .found_by(
+        "nacre-fuse",
+        "kernel_cache",
+        "device::both_names_expire_that_a_rename_exchanges_while_a_neighbour_comes",
+    ),
+    planted(
+        "names that a change through a stand-in leaves behind count as expired",
+        "crates/nacre-fuse/src/kernel_cache/expire.rs",
+        &[("if !self.door.changes_stand_in()", "if (true || !self.door.changes_stand_in())")],
+    )
+    .found_by(
+        "nacre-fuse",
+        "lib",
+        "kernel_cache::tests::names_do_not_count_as_expired_for_a_change_through_a_stand_in",
+    ),
+    planted(
+        "a name that is given while others expire counts as expired",
+        "crates/nacre-fuse/src/kernel_cache/expire.rs",
+        &[(
+            "if done && self.names_given.get() == given {",
+            "if done && (self.names_until.get() == until || self.names_given.get() == given) {",
+        )],
+    )
+    .found_by(
+        "nacre-fuse",
+        "lib",
+        "kernel_cache::tests::names_that_are_given_while_others_expire_are_valid",
+    ),
+    planted(
+        "a changed name that could not be made to expire counts as forgotten",
+        "crates/nacre-fuse/src/kernel_cache/expire.rs",
+        &[(
+            "while !self.expire(to, names.clone()).await {",
+            "if !self.expire(to, names.clone()).await {",
+        )],
+    )
+    .found_by(
+        "nacre-fuse",
+        "lib",
+        "kernel_cache::tests::a_changed_name_that_could_not_be_made_to_expire_is_not_forgotten_when_the_neighbours_have_gone",
+    ),
+    planted(
+        "a call waits for ever for a name in the directory that it holds",
+        "crates/nacre-fuse/src/kernel_cache/expire.rs",
+        &[("self.ctx.timeout(until, expired).await;", "let _ = until; expired.await;")],
+    )
+    .found_by(
+        "nacre-fuse",
+        "kernel_cache",
+        "device::a_call_that_waits_for_a_name_in_the_directory_that_it_holds_goes_on_when_the_name_has_run_out",
+    ),
+    planted(
+        "a caller without a CPU brings back a name that has expired",
+        "crates/nacre-fuse/src/kernel_cache/expire.rs",
+        &[(
+            "while !late_callers().is_empty() {",
+            "while !late_callers().is_empty() && self.ctx.now() < last + super::SETTLE_TIMEOUT {",
+        )],
+    )
+    .found_by(
+        "nacre-fuse",
+        "lib",
+        "kernel_cache::tests::names_expire_again_where_a_caller_may_bring_them_back",
+    ),
+    planted(
+        "attributes that the kernel has taken over late are not forgotten",
+        "crates/nacre-fuse/src/kernel_cache/mod.rs",
+        &[("let until = now + attr + attr / 2;", "let until = now + attr;")],
+    )
+    .found_by(
+        "nacre-fuse",
+        "lib",
+        "kernel_cache::tests::attributes_are_forgotten_that_the_kernel_has_taken_over_late",
+    ),
 ];

@@ -1,8 +1,9 @@
 //! The cache of the kernel, which relies on the locks of this mount.
 //!
 //! Rules: the kernel may use a name or attributes only for a time that ends with the locks that cover them: at most 2/3
-//! of the lease, counted from the request that renewed it. When a lock is revoked before that time has passed, the
-//! kernel is notified, and only then is the lock returned. Pages have no such time: `pages` has their rules. The door in front of the kernel implements [`KernelCache`].
+//! of the lease, counted from the request that renewed it. The kernel counts it from when it takes over the reply: a door
+//! sees to it that this is later by half of the time at most. When a lock is revoked before one and a half of that time have
+//! passed, the kernel is notified, and only then is the lock returned. Pages have no such time: `pages` has their rules. The door in front of the kernel implements [`KernelCache`].
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -214,9 +214,14 @@ impl MetadataCache {
 
     // ---- the kernel
 
-    /// Records that the kernel may use a name until a time. False: the kernel must not have the name.
+    /// When the kernel does not use a reply any more whose validity ends at `until`. The kernel counts the validity from
+    /// when it takes over the reply, which may be later by half of it (`KernelCache`).
+    fn unused_from(&self, until: Instant) -> Instant {
+        until + (until - self.ctx.now()) / 2
+    }
+    /// Records that the kernel is given a name until a time. False: the kernel must not have the name.
     pub(super) fn give_name(&self, parent: Fid, name: &[u8], until: Instant) -> bool {
-        self.kernel.borrow().is_some() && self.tables().give_name(parent, name, until)
+        self.kernel.borrow().is_some() && self.tables().give_name(parent, name, self.unused_from(until))
     }
     /// `None`: there may be others, which the kernel is being told to forget.
     pub(super) fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
@@ -226,7 +231,7 @@ impl MetadataCache {
     pub(super) fn give_attrs(&self, fid: Fid, until: Instant) -> bool {
         let is_there = self.kernel.borrow().is_some();
         if is_there {
-            self.tables().give_attrs(fid, until);
+            self.tables().give_attrs(fid, self.unused_from(until));
         }
         is_there
     }
@@ -388,6 +393,7 @@ impl Changing {
         }
         let mut tail = cache.tail(frame);
         let mut stale = Vec::new();
+        let leaves = |parent: Fid, name: &[u8]| cache.returns.forgets(parent, name);
         let mut tables = cache.tables();
         match &mut tail {
             // Nothing was changed: the reply is that to a read.
@@ -412,14 +418,14 @@ impl Changing {
                 for entry in core::mem::take(&mut tail.changed) {
                     tables.changed_inode(at, as_sent(entry, tail));
                 }
-                tables.replied(at, touches, before, &effect, &mut stale);
+                tables.replied(at, touches, before, &effect, &leaves, &mut stale);
                 tail.removed.iter().for_each(|fid| tables.removed(*fid, at));
                 let read = tail.removed.iter().filter(|fid| cache.pages.removed(**fid));
                 stale.extend(read.map(|fid| Stale::Pages(*fid)));
             }
             None => {
                 tables.unknown_inodes(at, touches);
-                tables.replied(at, touches, before, &effect, &mut stale);
+                tables.replied(at, touches, before, &effect, &leaves, &mut stale);
             }
         }
         // While this mount had the file closed, others may have opened it without a revoke of this bit.

@@ -9,6 +9,7 @@
 
 use crate::cache::kernel::Stale;
 use alloc::vec::Vec;
+use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use nacre_dlm::client::InodeCancel;
 use nacre_types::{Fid, InodeBits};
@@ -69,6 +70,8 @@ impl AfterFlush {
 #[derive(Default)]
 pub(crate) struct Returns {
     due: RefCell<Due>,
+    /// The names that the kernel is told to forget in the round under way.
+    names: RefCell<Vec<(Fid, Bytes)>>,
     after_flush: RefCell<Vec<AfterFlush>>,
     is_running: Cell<bool>,
 }
@@ -107,6 +110,16 @@ impl Returns {
     pub(crate) fn is_busy(&self) -> bool {
         self.is_running.get() || !self.due.borrow().is_empty()
     }
+    /// Whether the kernel is being told to forget this name, or will be.
+    pub(super) fn forgets(&self, parent: Fid, name: &[u8]) -> bool {
+        let is_this = |stale: &Stale| match stale {
+            Stale::Name { parent: of, name: known } => *of == parent && known == name,
+            Stale::All => true,
+            Stale::Inode(_) | Stale::Pages(_) | Stale::Listing(_) => false,
+        };
+        self.names.borrow().iter().any(|(of, known)| *of == parent && known == name)
+            || self.due.borrow().stale.iter().any(is_this)
+    }
     /// Whether the task has to be started.
     pub(crate) fn begin(&self) -> bool {
         !self.due.borrow().is_empty() && !self.is_running.replace(true)
@@ -114,6 +127,11 @@ impl Returns {
     /// The work of the next round. `None`: there is none, and the task ends.
     pub(crate) fn take(&self) -> Option<DueReturns> {
         let due = core::mem::take(&mut *self.due.borrow_mut());
+        let name = |stale: &Stale| match stale {
+            Stale::Name { parent, name } => Some((*parent, name.clone())),
+            Stale::Inode(_) | Stale::Pages(_) | Stale::Listing(_) | Stale::All => None,
+        };
+        *self.names.borrow_mut() = due.stale.iter().filter_map(name).collect();
         if due.is_empty() {
             self.is_running.set(false);
             return None;

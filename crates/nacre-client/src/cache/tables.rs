@@ -347,20 +347,22 @@ impl Tables {
             self.inodes.all_unknown(at);
         }
     }
-    /// An own change has succeeded: its names, and what else it may have changed.
+    /// An own change has succeeded: its names, and what else it may have changed. `leaves`: whether the kernel is being told to
+    /// forget a name.
     pub(super) fn replied(
         &mut self,
         at: Transno,
         touches: &Touches,
         before: &[Option<NameBefore>],
         effect: &NameEffect,
+        leaves: &dyn Fn(Fid, &[u8]) -> bool,
         stale: &mut Vec<Stale>,
     ) {
         touches.xattrs.iter().for_each(|fid| self.inodes.drop_xattrs(*fid));
         match (effect, touches.names.as_slice()) {
             (NameEffect::None, _) => {}
             (NameEffect::Leads(fid), [(parent, name)]) => self.changed_name(*parent, name, *fid, at),
-            _ => self.moved_names(at, touches, before, effect, stale),
+            _ => self.moved_names(at, touches, before, effect, leaves, stale),
         }
     }
     /// The part of [`Tables::replied`] for changes that move names, or whose effect is not known.
@@ -370,10 +372,16 @@ impl Tables {
         touches: &Touches,
         before: &[Option<NameBefore>],
         effect: &NameEffect,
+        leaves: &dyn Fn(Fid, &[u8]) -> bool,
         stale: &mut Vec<Stale>,
     ) {
-        let in_kernel: Vec<Option<Instant>> =
-            touches.names.iter().map(|(parent, name)| self.entries.kernel_until(*parent, name)).collect();
+        // A name that was lost here, and has been read again since, has no time, although the kernel may still use it: the
+        // notification finds it no more if it waits for the rename.
+        let until = |(parent, name): &(Fid, Bytes)| {
+            let until = self.entries.kernel_until(*parent, name)?;
+            (until > self.now || !leaves(*parent, name)).then_some(until)
+        };
+        let in_kernel: Vec<Option<Instant>> = touches.names.iter().map(until).collect();
         let unchanged = |tables: &Self, nth: usize| {
             let (parent, name) = touches.names.get(nth)?;
             let before = before.get(nth).copied().flatten()?;

@@ -405,9 +405,18 @@ fn what_the_kernel_was_given_and_may_still_use_is_told_when_its_lock_ends() {
     assert_eq!(bed.stale(), [Stale::Inode(fid(1)), name(b"a")]);
     bed.found(b"a", &file(1, 1), 9, 12);
     bed.cache.give_name(DIR, b"a", until);
-    bed.at(107);
+    bed.cache.give_attrs(fid(1), until);
+    bed.at(108);
     bed.revoke(fid(1), InodeBits::ALL, 20);
     bed.revoke(DIR, InodeBits::ALL, 21);
+    let late = "it may have taken over the reply late";
+    assert_eq!(bed.stale(), [Stale::Inode(fid(1)), name(b"a")], "{late}");
+    bed.found(b"a", &file(1, 1), 12, 30);
+    let until = Instant(114_000_000_000);
+    assert!(bed.cache.give_name(DIR, b"a", until) && bed.cache.give_attrs(fid(1), until));
+    bed.at(117);
+    bed.revoke(fid(1), InodeBits::ALL, 40);
+    bed.revoke(DIR, InodeBits::ALL, 41);
     assert_eq!(bed.stale(), [], "the time has passed");
 }
 
@@ -444,6 +453,36 @@ fn the_kernel_takes_the_validity_of_a_name_along_in_an_own_rename() {
 }
 
 #[test]
+fn a_name_that_the_kernel_is_told_to_forget_may_still_move_in_an_own_rename() {
+    let bed = Bed::new();
+    bed.at(100);
+    let name = |name: &'static [u8]| Stale::Name { parent: DIR, name: bytes::Bytes::from_static(name) };
+    let given_and_lost = |number: u64| {
+        bed.found(b"a", &file(1, 1), number, number);
+        assert!(bed.cache.give_name(DIR, b"a", Instant(106_000_000_000)));
+        bed.revoke(fid(1), InodeBits::ALL, number + 2);
+        bed.revoke(DIR, InodeBits::ALL, number + 3);
+        // It is read again, before the kernel has forgotten it.
+        bed.found(b"a", &file(1, 1), number, number + 4);
+        bed.not_found(b"b", number, number + 6);
+    };
+    let rename = |at: u64| {
+        bed.changed(bed.changing(&[b"a", b"b"]), at, NameEffect::Moved, alloc::vec![file(1, 1)]);
+    };
+    given_and_lost(10);
+    rename(20);
+    assert!(bed.stale().contains(&name(b"b")), "the notification is still to be sent");
+    given_and_lost(30);
+    assert!(bed.cache.returns().take().is_some());
+    rename(40);
+    assert_eq!(bed.stale(), [name(b"b")], "it has been sent");
+    given_and_lost(50);
+    while bed.cache.returns().take().is_some() {}
+    rename(60);
+    assert_eq!(bed.stale(), [], "the kernel has forgotten it");
+}
+
+#[test]
 fn names_that_are_not_there_are_bounded_per_directory() {
     let bed = Bed::new();
     bed.at(100);
@@ -453,8 +492,8 @@ fn names_that_are_not_there_are_bounded_per_directory() {
     let given = (0..2000).filter(|n| bed.cache.give_name(DIR, &name(*n), until)).count();
     assert_eq!(given, 1024);
     assert_eq!(bed.find(b"n1999"), Some(None), "it is served, and the kernel asks again");
-    bed.at(107);
-    assert!(bed.cache.give_name(DIR, b"n1999", until));
+    bed.at(109);
+    assert!(bed.cache.give_name(DIR, b"n1999", Instant(115_000_000_000)));
 }
 
 #[test]

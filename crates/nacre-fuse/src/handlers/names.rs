@@ -243,6 +243,10 @@ async fn move_name<O: Ops>(
     door.ops.rename(from, to, flags, request.caller(0)).await?;
     let exchanged = flags & nacre_wire::mdt::rename_flags::EXCHANGE != 0;
     door.moved().renamed((request.node(), old), (newdir, new), exchanged);
+    door.kernel_moves(newdir, new);
+    if exchanged {
+        door.kernel_moves(request.node(), old);
+    }
     door.changed(request, from.0).await;
     if to.0 != from.0 {
         door.changed(request, to.0).await;

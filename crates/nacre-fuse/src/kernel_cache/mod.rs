@@ -30,6 +30,7 @@ pub(crate) mod listings;
 #[cfg(test)]
 mod tests;
 
+use self::expire::Moves;
 use self::inodes::Inodes;
 use crate::gate::{Counted, Gate, Places, Terms};
 use crate::moved::Forgotten;
@@ -170,6 +171,9 @@ pub(crate) trait Surroundings {
     fn holds_request_of(&self, dir: Fid) -> bool;
     /// Whether a change of a directory's entries is running.
     fn changes(&self, dir: Fid) -> bool;
+    /// Whether a change through a stand-in is running (`moved.rs`), after which the kernel has to forget names that are not
+    /// known here: those of the directory's own node.
+    fn changes_stand_in(&self) -> bool;
     /// The names that may be valid. `None`: there may be others, which are being forgotten.
     fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>>;
     /// The parts of a file whose pages the replies to requests under way will fill.
@@ -188,8 +192,12 @@ struct State {
     inodes: RefCell<Inodes>,
     /// The end of the latest validity of a name.
     names_until: Cell<Instant>,
+    /// Counts the names that were given a validity, and when the last one was.
+    names_given: Cell<u64>,
+    names_given_at: Cell<Instant>,
     /// Woken when no name is valid before that.
     names_expired: WaitList,
+    moves: RefCell<Moves>,
     unsettled: RefCell<Unsettled>,
     /// Inodes whose attributes are being forgotten: they are in `inodes` no more, and the kernel may still use them.
     forgetting: RefCell<BTreeMap<u64, Vec<Fid>>>,
@@ -221,7 +229,10 @@ impl KernelDoor {
             generation: Cell::new(0),
             inodes: RefCell::new(Inodes::new(SeededHash::new(ctx.random()))),
             names_until: Cell::default(),
+            names_given: Cell::new(0),
+            names_given_at: Cell::default(),
             names_expired: ctx.wait_list(),
+            moves: RefCell::default(),
             unsettled: RefCell::default(),
             forgetting: RefCell::default(),
             orders: RefCell::default(),
@@ -279,6 +290,11 @@ impl KernelDoor {
                 state.unsettled.borrow_mut().forgotten(dir, since, state.ctx.now());
             })
         })
+    }
+    /// A rename has succeeded, before its reply: the kernel moves an entry to this name in the directory that it knows as
+    /// `node`.
+    pub(crate) fn moved(&self, node: u64, name: &[u8]) {
+        self.0.moves.borrow_mut().add(Fid::from_ino(node), name);
     }
     /// Counters for people.
     pub(crate) fn text(&self) -> String {
@@ -585,7 +601,9 @@ impl Grant<'_> {
             let mut unsettled = state.unsettled.borrow_mut();
             let may_have = unsettled.has_room(now) && !unsettled.is_shared(fid, now);
             drop(unsettled);
-            if may_have && !state.door.changes(fid) && state.inodes.borrow_mut().add(fid, now, now + attr) {
+            // The kernel's validity begins when it takes over the reply (`Terms::check`).
+            let until = now + attr + attr / 2;
+            if may_have && !state.door.changes(fid) && state.inodes.borrow_mut().add(fid, now, until) {
                 self.fid = Some(fid);
             } else {
                 attr = Duration::ZERO;
@@ -598,7 +616,9 @@ impl Grant<'_> {
         }
         if !entry.is_zero() {
             self.has_name = true;
-            // The kernel's validity begins when it takes over the reply (`Terms::check`).
+            state.names_given.set(state.names_given.get() + 1);
+            state.names_given_at.set(now);
+            // Likewise.
             state.names_until.set(state.names_until.get().max(now + entry + entry / 2));
         }
         for given in [entry, attr].into_iter().filter(|d| !d.is_zero()) {

@@ -9,6 +9,7 @@ struct Around {
     orders: Rc<RefCell<Vec<Order>>>,
     locked: Rc<Cell<bool>>,
     changes: Rc<Cell<bool>>,
+    changes_stand_in: Rc<Cell<bool>>,
     names: Rc<RefCell<Vec<(Fid, Bytes)>>>,
     reads: Rc<RefCell<Vec<(Fid, Range)>>>,
 }
@@ -18,6 +19,9 @@ impl Surroundings for Around {
     }
     fn changes(&self, _: Fid) -> bool {
         self.changes.get()
+    }
+    fn changes_stand_in(&self) -> bool {
+        self.changes_stand_in.get()
     }
     fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
         Some(self.names.borrow().clone())
@@ -111,6 +115,18 @@ fn attributes_of_a_new_inode_are_forgotten_again_behind_the_callers_lock() {
         [vec![epoch.clone()], vec![leave(9), epoch], vec![attributes(2)], vec![leave(9), attributes(2)]]
     );
     assert_eq!(w.ctx.live_tasks(), 0);
+}
+
+#[test]
+fn attributes_are_forgotten_that_the_kernel_has_taken_over_late() {
+    let mut w = World::new();
+    for (after_ms, inode) in [(0, 1), (4900, 2), (600, 3), (5450, 4)] {
+        w.run(after_ms, true);
+        w.reply(7, None, &[fid(inode)]);
+    }
+    // The reply with them was decided 6.05 s ago, and its validity is 6 s.
+    w.forget(vec![Stale::Inode(fid(2))]);
+    assert_eq!(w.run(0, true), [vec![attributes(2)]]);
 }
 
 #[test]
@@ -281,12 +297,20 @@ fn names_expire_again_where_a_caller_may_bring_them_back() {
         grant.take(Validity { entry: Duration::from_secs(6), attr: Duration::ZERO }, fid(9));
         assert!(grant.terms(Places::None).is_some());
         w.kernel.event(KernelEvent::Neighbours);
+        // One that has been given attributes since, and no name, is not waited for.
+        let mut grant = w.kernel.grant(8, Some(fid(2)), false);
+        w.now += Duration::from_millis(1);
+        w.ctx.set_time(Instant::default() + w.now, nacre_types::Timestamp::default());
+        grant.take(Validity { entry: Duration::ZERO, attr: Duration::from_secs(6) }, fid(9));
+        assert!(grant.terms(Places::None).is_some());
         assert_eq!(w.run(0, true).concat().len(), 30);
         assert!(w.run(50, true).is_empty(), "the caller has not run");
         if settles {
             w.kernel.settle(7);
         }
-        let again = w.run(if settles { 1 } else { 50 }, true).concat();
+        // Without another request it has run after a second: its thread may not have had a CPU before.
+        assert!(settles || w.run(948, true).is_empty());
+        let again = w.run(1, true).concat();
         assert_eq!(again.len(), 10);
         assert!(
             again.iter().all(|n| matches!(n, Notification::ExpireEntry { parent, .. } if *parent == fid(1)))
@@ -295,6 +319,76 @@ fn names_expire_again_where_a_caller_may_bring_them_back() {
         w.forget(vec![Stale::Name { parent: fid(1), name: "x".into() }]);
         assert!(w.run(0, false).is_empty());
     }
+}
+
+#[test]
+fn a_name_to_which_an_entry_moves_meanwhile_expires_too() {
+    let mut w = World::new();
+    w.reply(7, None, &[fid(9)]);
+    w.kernel.moved(fid(3).ino(), b"x");
+    w.around.names.borrow_mut().push((fid(1), "x".into()));
+    w.kernel.event(KernelEvent::Neighbours);
+    assert_eq!(w.run(0, false), [vec![expired(1)]], "not the name of a rename from before");
+    w.kernel.moved(fid(2).ino(), b"x");
+    w.kernel.event(KernelEvent::Written { number: 0, result: Written::Done });
+    assert_eq!(w.run(0, false), [vec![expired(2)]]);
+    w.kernel.moved(fid(4).ino(), b"x");
+    w.kernel.event(KernelEvent::Written { number: 1, result: Written::Done });
+    assert_eq!(w.run(0, true), [vec![expired(4)]]);
+    assert_eq!(w.ctx.live_tasks(), 0);
+    w.forget(vec![Stale::Name { parent: fid(4), name: "x".into() }]);
+    assert!(w.run(0, false).is_empty(), "no name is valid any more");
+}
+
+#[test]
+fn names_do_not_count_as_expired_for_a_change_through_a_stand_in() {
+    let mut w = World::new();
+    w.reply(7, None, &[fid(9)]);
+    w.have_neighbours(true);
+    w.around.changes_stand_in.set(true);
+    w.kernel.event(KernelEvent::Neighbours);
+    // The change has everything forgotten before its reply.
+    w.forget(vec![Stale::All]);
+    assert_eq!(w.run(0, false).len(), 1);
+    w.kernel.event(KernelEvent::Written { number: 0, result: Written::LeftOut });
+    assert!(w.run(8_999, true).is_empty());
+    assert_eq!(w.ctx.live_tasks(), 2, "a name that is not known here may still be valid");
+    w.run(1, true);
+    assert_eq!(w.ctx.live_tasks(), 0);
+}
+
+#[test]
+fn names_that_are_given_while_others_expire_are_valid() {
+    let mut w = World::new();
+    w.reply(7, None, &[fid(9)]);
+    w.around.names.borrow_mut().push((fid(1), "x".into()));
+    w.kernel.event(KernelEvent::Neighbours);
+    assert_eq!(w.run(0, false), [vec![expired(1)]]);
+    // The neighbours have gone. A validity that does not last as long as those from before.
+    let mut grant = w.kernel.grant(8, None, false);
+    grant.take(Validity { entry: Duration::from_secs(1), attr: Duration::ZERO }, fid(8));
+    assert!(grant.terms(Places::None).is_some());
+    w.kernel.event(KernelEvent::Written { number: 0, result: Written::Done });
+    assert!(w.run(0, true).is_empty());
+    w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
+    assert_eq!(w.run(0, true).len(), 1);
+    assert_eq!(w.ctx.live_tasks(), 0);
+}
+
+#[test]
+fn a_changed_name_that_could_not_be_made_to_expire_is_not_forgotten_when_the_neighbours_have_gone() {
+    let mut w = World::new();
+    w.reply(7, None, &[fid(9)]);
+    w.have_neighbours(true);
+    w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
+    assert_eq!(w.run(0, false).len(), 1);
+    w.kernel.event(KernelEvent::Written { number: 0, result: Written::LeftOut });
+    assert_eq!(w.run(0, false), [vec![expired(9)]]);
+    w.have_neighbours(false);
+    w.kernel.event(KernelEvent::Written { number: 1, result: Written::Failed });
+    w.run(0, false);
+    assert_eq!(w.run(1, true), [vec![expired(9)]], "again");
+    assert_eq!(w.ctx.live_tasks(), 0);
 }
 
 #[test]

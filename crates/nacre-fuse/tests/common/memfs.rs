@@ -418,6 +418,7 @@ impl Ops for MemFs {
         flags: u32,
         _: Caller,
     ) -> Result<(), Errno> {
+        self.gate("rename", from).await;
         let replaced = {
             let mut inodes = self.inodes.borrow_mut();
             let (cookie, fid) = find(inodes.get(&from).ok_or(Errno::ESTALE)?, old).ok_or(Errno::ENOENT)?;

@@ -471,3 +471,83 @@ fn a_file_system_that_is_mounted_on_a_directory_stays() {
         asked() == before
     });
 }
+
+/// The name of a file is gone, and the kernel has been told so. It would not ask whether a file that it still has there is a
+/// directory.
+fn has_forgotten(m: &Served, parent: Fid, file: &'static str, path: &str) {
+    m.solo().ask(move |fs| fs.remove_behind(parent, file.as_bytes()));
+    m.forget(vec![name(parent, file)]);
+    let error = std::fs::remove_dir(m.at(path)).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{path}");
+}
+
+/// The kernel's entry is valid, and moves to its new name between the look at the names that expire and the notification of
+/// its former name.
+#[test]
+fn a_name_expires_that_a_rename_takes_away_while_a_neighbour_comes() {
+    let Some(m) = caching(LONG) else { return };
+    ["on", "d"].iter().for_each(|dir| std::fs::create_dir(m.at(dir)).unwrap());
+    std::fs::write(m.at("old"), "text").unwrap();
+    let dir = Fid::from_ino(m.ino("d"));
+    m.solo().ask(|fs| fs.hold("rename", None));
+    let (from, to) = (m.at("old"), m.at("d/new"));
+    let rename = std::thread::spawn(move || std::fs::rename(from, to).unwrap());
+    common::eventually("the rename waits", || m.solo().ask(|fs| fs.waiting("rename")) == 1);
+    let before = m.counter("names");
+    let neighbour = Neighbour::on(m.at("on"));
+    common::eventually("names expire", || m.counter("names") > before);
+    m.solo().ask(|fs| fs.release_all());
+    rename.join().unwrap();
+    // It waits until no name is valid.
+    m.forget(vec![Stale::All]);
+    has_forgotten(&m, dir, "new", "d/new");
+    assert!(neighbour.is_there());
+}
+
+/// One of them has expired before, the other one expires afterwards: that is the same entry.
+#[test]
+fn both_names_expire_that_a_rename_exchanges_while_a_neighbour_comes() {
+    let Some(m) = caching(LONG) else { return };
+    // In the order in which their names expire, behind those of the root directory.
+    ["on", "between", "d"].iter().for_each(|dir| std::fs::create_dir(m.at(dir)).unwrap());
+    ["old", "between/f", "d/new"].iter().for_each(|file| std::fs::write(m.at(file), "text").unwrap());
+    let (between, dir) = (Fid::from_ino(m.ino("between")), Fid::from_ino(m.ino("d")));
+    m.solo().ask(move |fs| fs.hold("mkdir", Some(between)));
+    let path = m.at("between/new");
+    let mkdir = std::thread::spawn(move || std::fs::create_dir(path).unwrap());
+    common::eventually("mkdir waits", || m.solo().ask(|fs| fs.waiting("mkdir")) == 1);
+    let before = m.counter("names");
+    let neighbour = Neighbour::on(m.at("on"));
+    common::eventually("the four names of the root directory have expired", || {
+        m.counter("names") == before + 5
+    });
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    renameat_with(CWD, m.at("old"), CWD, m.at("d/new"), RenameFlags::EXCHANGE).unwrap();
+    m.solo().ask(|fs| fs.release_all());
+    mkdir.join().unwrap();
+    // It waits until no name is valid.
+    m.forget(vec![Stale::All]);
+    has_forgotten(&m, Fid::ROOT, "old", "old");
+    has_forgotten(&m, dir, "new", "d/new");
+    assert!(neighbour.is_there());
+}
+
+/// An epoch, which takes no lock, would detach the neighbour.
+#[test]
+fn a_call_that_waits_for_a_name_in_the_directory_that_it_holds_goes_on_when_the_name_has_run_out() {
+    let Some(m) = caching(Duration::from_millis(400)) else { return };
+    ["on", "d"].iter().for_each(|dir| std::fs::create_dir(m.at(dir)).unwrap());
+    std::fs::write(m.at("d/f"), "text").unwrap();
+    let dir = Fid::from_ino(m.ino("d"));
+    m.solo().ask(move |fs| fs.hold("mkdir", Some(dir)));
+    let path = m.at("d/new");
+    let mkdir = std::thread::spawn(move || std::fs::create_dir(path).unwrap());
+    common::eventually("mkdir waits", || m.solo().ask(|fs| fs.waiting("mkdir")) == 1);
+    let neighbour = Neighbour::on(m.at("on"));
+    let new = m.solo().ask(move |fs| fs.replace_behind(dir, b"f").ino());
+    m.forget(vec![name(dir, "f")]);
+    m.solo().ask(|fs| fs.release_all());
+    mkdir.join().unwrap();
+    assert_eq!(m.ino("d/f"), new);
+    assert!(neighbour.is_there());
+}

@@ -163,6 +163,11 @@ impl Store {
         self.objects.sync(object).await.map_err(|e| log_errno(object, e))
     }
 
+    /// See [`Objects::make_stable`].
+    pub(crate) async fn make_stable(&self, change: Transno) -> Result<bool, OsdError> {
+        self.objects.make_stable(change).await
+    }
+
     pub(crate) async fn write(
         &self,
         request: &Request,

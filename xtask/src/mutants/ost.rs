@@ -45,6 +45,25 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "stable", "a_write_that_was_never_acknowledged_does_not_cover_a_later_one"),
     planted(
+        "a write does not wait until the bytes of another client that it covers are stable",
+        "crates/nacre-ost/src/uncommitted.rs",
+        &[(
+            "match self.store.make_stable(last).await {",
+            "match self.store.make_stable(last.min(self.core.osd.last_stable())).await {",
+        )],
+    )
+    .found_by(
+        "nacre-ost",
+        "target",
+        "crashes::a_replay_does_not_cover_a_later_write_whose_next_overwrite_was_cut_off",
+    ),
+    planted(
+        "a truncate does not become stable",
+        "crates/nacre-osd/src/maintenance/writeback.rs",
+        &[("                unstable.newest = unstable.newest.max(change);\n", "")],
+    )
+    .found_by("nacre-osd", "objects", "machine_loss::what_was_made_stable_is_stable_at_the_next_start"),
+    planted(
         "zeros beside a hole that were lost with the machine are not written again",
         "crates/nacre-ost/src/service/requests.rs",
         &[("        self.store.restore_zeros(args.object, extent).await?;", "        let _ = extent;")],

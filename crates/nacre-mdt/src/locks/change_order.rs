@@ -64,7 +64,7 @@ impl ChangeOrder {
     ) -> Option<Transno> {
         let committed = core.osd.last_committed();
         let mut uncommitted = self.uncommitted.borrow_mut();
-        uncommitted.prune(0, |change| change.transno <= committed);
+        uncommitted.prune(|change| change.transno <= committed);
         let conflicts = accesses.all().flat_map(|key| uncommitted.conflicting(*key));
         conflicts
             .filter(|change| change.export != request.export && change.transno > committed)

@@ -135,6 +135,11 @@ impl Unstable {
     }
 }
 
+/// A caller that needs an earlier stable point than the next round would record waits so often, and so long each time, for
+/// overwrites that are under way.
+const STABLE_ROUNDS_MAX: usize = 1000;
+const STABLE_PAUSE: Duration = Duration::from_millis(10);
+
 /// Row of `TARGET`: the bytes of every write up to this number are stable.
 pub const STABLE_KEY: &[u8] = b"stable";
 
@@ -319,7 +324,9 @@ impl Objects {
     /// # Errors
     /// The error because of which the objects changed by a former process are unknown.
     pub async fn sync_all(&self) -> Result<(), OsdError> {
-        let last = self.osd().last_transno();
+        self.sync_all_to(self.osd().last_transno()).await
+    }
+    async fn sync_all_to(&self, last: Transno) -> Result<(), OsdError> {
         while self.oldest_unstable().is_some_and(|oldest| oldest <= last) {
             if !self.writeback().unstable.borrow().objects.is_empty() {
                 self.sync_batch().await;
@@ -332,6 +339,34 @@ impl Objects {
         }
         self.note_stable().await;
         Ok(())
+    }
+
+    /// Makes the bytes of every change up to `change`, which was applied, stable, and records it durably: no start puts
+    /// bytes of these changes back. False: it cannot be done now (clients replay, or objects of a former process cannot be
+    /// listed, or the record has no room).
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub async fn make_stable(&self, change: Transno) -> Result<bool, OsdError> {
+        for _ in 0..STABLE_ROUNDS_MAX {
+            if self.osd().last_stable() >= change {
+                return Ok(true);
+            }
+            {
+                let mut unstable = self.writeback().unstable.borrow_mut();
+                if self.osd().stable().is_frozen() || unstable.former_failed.is_some() {
+                    return Ok(false);
+                }
+                // A truncate has no bytes, and would not move the stable point.
+                unstable.newest = unstable.newest.max(change);
+            }
+            self.sync_all_to(change).await?;
+            self.osd().commit(self.osd().last_transno()).await?;
+            if self.osd().last_stable() < change {
+                self.ctx().sleep(STABLE_PAUSE).await;
+            }
+        }
+        Ok(false)
     }
 
     /// Syncs the objects that are unstable now: many of them together, the rest a few at a time.

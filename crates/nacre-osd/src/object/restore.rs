@@ -2,9 +2,10 @@
 //!
 //! The rows of such a write are in the log. They describe the final content of its blocks, including later writes, a
 //! truncate, or the removal of the object. So replayed bytes are written only to blocks whose content does not match
-//! its checksum, and a client whose view is older than that of others cannot bring back old bytes. A block that does
-//! match is rewritten with its own bytes: they may be only in the kernel's cache, on pages that a failed sync has marked
-//! clean, and no later sync would write those.
+//! its checksum, and a client whose view is older than that of others cannot bring back old bytes. (A block whose latest
+//! overwrite was cut off does not match either. Therefore bytes are stable, and not replayed, before another client may
+//! overwrite them: `nacre-ost/src/uncommitted.rs`.) A block that does match is rewritten with its own bytes: they may be only
+//! in the kernel's cache, on pages that a failed sync has marked clean, and no later sync would write those.
 
 use crate::error::OsdError;
 use crate::object::checksum::{BLOCK_BYTES, block_checksum};

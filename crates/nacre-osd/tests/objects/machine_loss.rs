@@ -25,6 +25,24 @@ fn background_write_back_moves_the_stable_number() {
     assert_eq!(t.read(object(1), 0, 1 << 20).expect("reads").1, vec![2; 5000]);
 }
 
+/// A truncate is the latest change: it has no bytes, and is stable all the same.
+#[test]
+fn what_was_made_stable_is_stable_at_the_next_start() {
+    for seed in 0..10 {
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        t.write(object(1), 0, vec![1; 5000]).expect("writes");
+        let cut = nacre_types::Transno(t.truncate(object(1), 3000).expect("cuts").version);
+        t.write(object(2), 0, vec![2; 5000]).expect("writes");
+        assert!(t.run(move |o| async move { o.make_stable(cut).await.expect("syncs") }));
+        assert!(t.drive.osd().last_stable() >= cut);
+        let mut t = t.power_loss(&mut Rng::new(seed));
+        assert!(t.drive.osd().last_stable() >= cut);
+        assert_eq!(t.read(object(1), 0, 1 << 20).expect("reads").1, vec![1; 3000]);
+        let again = nacre_types::Transno(t.truncate(object(1), 2000).expect("cuts").version);
+        assert!(t.run(move |o| async move { o.make_stable(again).await.expect("syncs") }));
+    }
+}
+
 /// What lay beyond a size is overwritten before it becomes part of the object, and that is synced like any write.
 #[test]
 fn bytes_that_were_cut_off_do_not_come_back_with_a_lost_machine() {

@@ -98,9 +98,9 @@ impl Ost {
         let _guard = self.lock_for_change(request, args.lock, args.object, args.laid, extent).await?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
         let data = request.bulk.clone();
-        self.uncommitted.wait(request, args.object, extent).await?;
+        self.uncommitted.wait(request, args.object, extent).await;
         let (transno, state) = self.store.write(request, args.object, stamp, args.offset, data).await?;
-        self.uncommitted.record(request, args.object, extent, transno).await?;
+        self.uncommitted.record(request, args.object, extent, transno);
         self.count_bulk(Bulk::Write, len);
         Ok(Reply::of(&WriteReply { state }).with_transno(transno))
     }
@@ -125,9 +125,9 @@ impl Ost {
         }
         let _guard = self.lock_for_change(request, args.lock, args.object, args.laid, extent).await?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
-        self.uncommitted.wait(request, args.object, extent).await?;
+        self.uncommitted.wait(request, args.object, extent).await;
         let (transno, state) = self.store.truncate(request, args.object, stamp, args.size).await?;
-        self.uncommitted.record(request, args.object, extent, transno).await?;
+        self.uncommitted.record(request, args.object, extent, transno);
         Ok(Reply::of(&WriteReply { state }).with_transno(transno))
     }
 
@@ -156,9 +156,9 @@ impl Ost {
         }
         let _guard = self.lock_for_change(request, args.lock, args.object, args.laid, extent).await?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
-        self.uncommitted.wait(request, args.object, extent).await?;
+        self.uncommitted.wait(request, args.object, extent).await;
         let (transno, state) = self.store.punch(request, args.object, stamp, extent, args.frees).await?;
-        self.uncommitted.record(request, args.object, extent, transno).await?;
+        self.uncommitted.record(request, args.object, extent, transno);
         Ok(Reply::of(&WriteReply { state }).with_transno(transno))
     }
     /// Replay of a punch whose rows are in the log: only zeros that it wrote beside whole blocks may be lost.

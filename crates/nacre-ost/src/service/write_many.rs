@@ -138,10 +138,8 @@ impl Ost {
         let expected = results.iter().filter(|result| result.is_ok()).count();
         let _guards = self.lock_many(&writes, &extents, &mut results).await?;
         for ((write, &extent), result) in writes.iter().zip(&extents).zip(&mut results) {
-            if result.is_ok()
-                && let Err(errno) = self.uncommitted.wait(request, write.object, extent).await
-            {
-                *result = Err(errno.into());
+            if result.is_ok() {
+                self.uncommitted.wait(request, write.object, extent).await;
             }
         }
         let new_bytes = writes.iter().zip(data).map(|(write, data)| {
@@ -155,9 +153,7 @@ impl Ost {
                 continue;
             }
             bytes += u64::from(write.len);
-            if let Err(errno) = self.uncommitted.record(request, write.object, extent, transno).await {
-                *result = Err(errno.into());
-            }
+            self.uncommitted.record(request, write.object, extent, transno);
         }
         if bytes > 0 {
             self.count_bulk(Bulk::Write, bytes);

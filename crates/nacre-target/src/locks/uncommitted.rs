@@ -19,7 +19,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use core::ops::RangeInclusive;
 use nacre_types::{Transno, Xid};
 
-/// Identifies the rows or bytes that a change touches.
+/// Identifies the rows that a change touches.
 pub trait ConflictKey: Copy + Ord {
     /// All keys that conflict with this one lie in this range.
     fn neighbours(&self) -> RangeInclusive<Self>;
@@ -59,45 +59,22 @@ impl<K: ConflictKey> Uncommitted<K> {
         self.latest.insert(key, change);
         self.order.push_back((transno, key));
     }
-    /// Removes the oldest changes that are over. A change that is not over is moved to the end; after `skips_max` such
-    /// changes the function stops at the next one. This serves services whose changes are not over in the order in
-    /// which they were applied.
-    pub fn prune(&mut self, mut skips_max: usize, is_over: impl Fn(&UncommittedChange) -> bool) {
+    /// Removes the oldest changes that are over, up to the first that is not: changes are over in the order in which they
+    /// were applied.
+    pub fn prune(&mut self, is_over: impl Fn(&UncommittedChange) -> bool) {
         while let Some((transno, key)) = self.order.front().copied() {
             match self.latest.get(&key).filter(|change| change.transno == transno) {
-                Some(change) if !is_over(change) && skips_max == 0 => return,
-                Some(change) if !is_over(change) => {
-                    skips_max -= 1;
-                    self.order.push_back((transno, key));
-                }
+                Some(change) if !is_over(change) => return,
                 Some(_) => drop(self.latest.remove(&key)),
                 None => {} // replaced or removed
             }
             self.order.pop_front();
         }
     }
-    /// Removes the changes up to `durable` that conflict with `key`.
-    pub fn remove_durable(&mut self, key: K, durable: Transno) {
-        let done = |(of, change): (&K, &UncommittedChange)| {
-            (key.conflicts(of) && change.transno <= durable).then_some(*of)
-        };
-        let keys: alloc::vec::Vec<K> = self.latest.range(key.neighbours()).filter_map(done).collect();
-        for key in keys {
-            self.latest.remove(&key);
-        }
-    }
     /// The changes that conflict with `key`.
     pub fn conflicting(&self, key: K) -> impl Iterator<Item = &UncommittedChange> {
         let neighbours = self.latest.range(key.neighbours());
         neighbours.filter(move |(other, _)| key.conflicts(other)).map(|(_, change)| change)
-    }
-    /// The number of entries, replaced ones included.
-    pub fn len(&self) -> usize {
-        self.order.len()
-    }
-    /// Whether nothing is recorded.
-    pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
     }
 }
 
@@ -146,14 +123,13 @@ mod tests {
         insert(&mut changes, Range(30, 40), 3);
         assert_eq!(conflicts(&changes, Range(8, 9)), [1, 2]);
         assert_eq!(conflicts(&changes, Range(20, 30)), []);
-        changes.prune(0, |c| c.transno == Transno(2));
-        assert_eq!(conflicts(&changes, Range(8, 9)), [1, 2], "the oldest is not over, and none is skipped");
-        changes.prune(1, |c| c.transno == Transno(2));
-        assert_eq!(conflicts(&changes, Range(0, 100)), [1, 3]);
-        changes.remove_durable(Range(0, 100), Transno(1));
-        assert_eq!(conflicts(&changes, Range(0, 100)), [3]);
-        changes.prune(0, |c| c.transno <= Transno(3));
-        assert!(changes.is_empty());
+        changes.prune(|c| c.transno == Transno(2));
+        assert_eq!(conflicts(&changes, Range(8, 9)), [1, 2], "the oldest is not over");
+        changes.prune(|c| c.transno == Transno(1));
+        assert_eq!(conflicts(&changes, Range(0, 100)), [2, 3]);
+        changes.prune(|c| c.transno <= Transno(3));
+        assert_eq!(conflicts(&changes, Range(0, 100)), []);
+        assert!(changes.order.is_empty());
     }
 
     #[test]
@@ -161,7 +137,7 @@ mod tests {
         let mut changes = Uncommitted::default();
         insert(&mut changes, Range(0, 10), 1);
         insert(&mut changes, Range(0, 10), 2);
-        changes.prune(0, |c| c.transno == Transno(1));
+        changes.prune(|c| c.transno == Transno(1));
         assert_eq!(conflicts(&changes, Range(0, 1)), [2]);
     }
 }

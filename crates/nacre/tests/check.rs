@@ -37,8 +37,9 @@ fn used(m: &Machine) -> PathBuf {
     let up = m.up();
     for n in 0..50 {
         fs::create_dir(m.mount().join(format!("d{n}"))).unwrap();
-        fs::write(m.mount().join(format!("d{n}/f")), vec![n; 5000]).unwrap();
+        fs::write(m.mount().join(format!("d{n}/f")), vec![n; 9000]).unwrap();
     }
+    fs::write(m.mount().join("small"), vec![1; 5000]).unwrap(); // its bytes stay at the MDT
     fs::remove_file(m.mount().join("d7/f")).unwrap();
     fs::rename(m.mount().join("d8/f"), m.mount().join("d7/g")).unwrap();
     let wide = m.mount().join("wide");

@@ -16,7 +16,8 @@ const EIO: Option<i32> = Some(5);
 /// Makes a file on one OST.
 fn put(m: &Machine, mount: &Path, name: &str, ost: u32, data: &[u8]) -> PathBuf {
     let file = mount.join(name);
-    m.good(&["lfs", "setstripe", "-c", "1", "-i", &ost.to_string(), file.to_str().unwrap()]);
+    let ost = ost.to_string();
+    m.good(&["lfs", "setstripe", "-L", "raid0", "-c", "1", "-i", &ost, file.to_str().unwrap()]);
     fs::write(&file, data).unwrap();
     file
 }

@@ -370,7 +370,7 @@ impl Check {
         for wrong in f.types.iter().filter(|t| **t != seen.file_type) {
             self.problem(format!("{fid}: an entry says {wrong:?}, the inode {:?}", seen.file_type));
         }
-        let links = seen.inline_links + seen.links_beyond;
+        let links = seen.inline_links.saturating_add(seen.links_beyond);
         if seen.links_beyond != f.link_rows {
             self.problem(format!(
                 "{fid}: {} links beyond the inode, {} rows",

@@ -296,7 +296,7 @@ class Client:
             mode=0o100644,
             rdev=0,
             target=b"",
-            layout=dict(stripe_count=stripe_count, stripe_bytes=stripe_bytes, first_ost=-1),
+            layout=dict(stripe_count=stripe_count, stripe_bytes=stripe_bytes, first_ost=-1, dom_bytes=None),
             open=dict(handle=self.next_handle, flags=os.O_RDWR),
             exclusive=True,
             caller=self.caller(),

@@ -53,7 +53,7 @@ def one_file(client, mount, name, data, stripe_count):
     # While the file is open for writing, the OSTs know its size; the close of the only writer tells the MDT.
     assert client.mdt.call("Getattr", dict(fid=create["fid"]))["attr"]["size_state"] == 1
     assert client.glimpse(entry)["size"] == len(data)
-    close = dict(fid=create["fid"], handle=create["open"]["handle"], dirty=True, atime=None)
+    close = dict(fid=create["fid"], handle=create["open"]["handle"], dirty=True, atime=None, data=None)
     client.mdt.call("Close", close | dict(written=written(component_of(entry), states)))
     attr = client.mdt.call("Getattr", dict(fid=create["fid"]))["attr"]
     assert (attr["size_state"], attr["size"], attr["mode"]) == (0, len(data), 0o100644)
@@ -88,7 +88,9 @@ def lost_reply(client):
     assert created["created"] and created["entry"]["attr"]["fid"] == create["fid"]
     again = client.create_request(ROOT, b"lost")
     assert status_of(lambda: client.mdt.call("Create", again)) == EEXIST
-    close = dict(fid=create["fid"], handle=create["open"]["handle"], dirty=False, written=None, atime=None)
+    close = dict(
+        fid=create["fid"], handle=create["open"]["handle"], dirty=False, written=None, atime=None, data=None
+    )
     client.mdt.call("Close", close)
     unlink(client, b"lost")
 
@@ -108,7 +110,9 @@ def conflicting_locks(page, client, address, fs):
     assert other.osts[ost].wait_for_callback("LockGranted")["cookie"] == second
     other.unlock(entry, 0, second)
     other.disconnect()
-    close = dict(fid=create["fid"], handle=create["open"]["handle"], dirty=False, written=None, atime=None)
+    close = dict(
+        fid=create["fid"], handle=create["open"]["handle"], dirty=False, written=None, atime=None, data=None
+    )
     client.mdt.call("Close", close)
     unlink(client, b"locked")
 

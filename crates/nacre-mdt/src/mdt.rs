@@ -7,7 +7,7 @@ use crate::locks::change_order::ChangeOrder;
 use crate::locks::flocks::Flocks;
 use crate::locks::inode_locks::InodeLockTable;
 use crate::osts::Osts;
-use crate::osts::move_data::DataMoves;
+use crate::osts::data_moves::DataMoves;
 use crate::rows::name_hash::NameHash;
 use crate::rows::opens::Opens;
 use crate::rows::state_change::StateChange;

@@ -145,66 +145,39 @@ impl Opcode {
             | Self::AwaitInodeLocks
             | Self::ReportOpens
             | Self::Settle => Class::Callback,
-            Self::RegisterTarget
-            | Self::GrantSeq
-            | Self::Create
-            | Self::Open
-            | Self::Link
-            | Self::Unlink
-            | Self::Rename
-            | Self::Setattr
-            | Self::ReportSize
-            | Self::Setxattr
-            | Self::Removexattr
-            | Self::Flock
-            | Self::FlockCancel
-            | Self::SetLayout
-            | Self::StoreData
-            | Self::MoveData
-            | Self::Batch
-            | Self::Write
-            | Self::WriteMany
-            | Self::Truncate
-            | Self::Allocate
-            | Self::Punch
-            | Self::SetOwner
-            | Self::Destroy
-            | Self::Reserve => Class::Modify,
-            Self::GetParams
-            | Self::SetParam
-            | Self::Statfs
-            | Self::Sync
-            | Self::Commit
-            | Self::Status
-            | Self::Shutdown
-            | Self::RecoveryRows
-            | Self::ListTargets
-            | Self::SetPermanentParam
-            | Self::AdmitTarget
-            | Self::Lookup
-            | Self::Getattr
-            | Self::Readdir
-            | Self::Readlink
-            | Self::Getxattr
-            | Self::Listxattr
-            | Self::FlockTest
-            | Self::GetLayout
-            | Self::FidLinks
-            | Self::ReadData
-            | Self::Reclaim
-            | Self::Read
-            | Self::Glimpse
-            | Self::Seek
-            | Self::SyncObject
-            | Self::Enqueue
-            | Self::FreeSpace
-            | Self::Grant
-            | Self::LockGranted
-            | Self::LockBlocking
-            | Self::FlockGranted
-            | Self::Ended
-            | Self::RevokeInodeLocks => Class::Read,
+            _ if self.needs_slot() => Class::Modify,
+            _ => Class::Read,
         }
+    }
+    fn needs_slot(self) -> bool {
+        matches!(
+            self,
+            Self::RegisterTarget
+                | Self::GrantSeq
+                | Self::Create
+                | Self::Open
+                | Self::Link
+                | Self::Unlink
+                | Self::Rename
+                | Self::Setattr
+                | Self::ReportSize
+                | Self::Setxattr
+                | Self::Removexattr
+                | Self::Flock
+                | Self::FlockCancel
+                | Self::SetLayout
+                | Self::StoreData
+                | Self::MoveData
+                | Self::Batch
+                | Self::Write
+                | Self::WriteMany
+                | Self::Truncate
+                | Self::Allocate
+                | Self::Punch
+                | Self::SetOwner
+                | Self::Destroy
+                | Self::Reserve
+        )
     }
 }
 

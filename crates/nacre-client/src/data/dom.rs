@@ -9,16 +9,15 @@
 use crate::api::WriteArgs;
 use crate::cache::in_flight::Touches;
 use crate::client::Client;
-use crate::data::write_back::SentBytes;
-use crate::files::dirty_bytes::Run;
-use crate::files::dirty_files::DirtyFile;
+use crate::files::dirty_files::{DirtyFile, SentBytes};
 use crate::files::ranges::{RangeGuard, Share};
 use crate::files::state::FileState;
+use crate::files::table::Open;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Errno, Extent, Failure, Fid, ProtocolOutcome, Timestamp};
+use nacre_types::{Component, Errno, Extent, Failure, Fid, ProtocolOutcome, Timestamp};
 use nacre_wire::mdt::{MoveData, ReadData, ReadDataReply, StoreData};
 
 impl Client {
@@ -61,6 +60,22 @@ impl Client {
 
     // ---- writes
 
+    /// Keeps the bytes of a write, if this mount may; returns whether it does. Otherwise they go to objects, and so do first
+    /// those that the MDT has.
+    pub(crate) async fn keep_write(
+        &self,
+        open: &Rc<Open>,
+        component: &Component,
+        args: &WriteArgs,
+        may_keep: bool,
+    ) -> Result<bool, Failure> {
+        let kept = may_keep && self.write_back(open, component, args).await?;
+        if kept || open.file.dom_bytes() == 0 {
+            return Ok(kept);
+        }
+        self.move_data(&open.file).await?;
+        Ok(may_keep && self.write_back(open, component, args).await?)
+    }
     /// The bytes that the MDT has of a file, before a write that needs them.
     pub(crate) async fn data_before_write(
         &self,
@@ -119,13 +134,13 @@ impl Client {
         }
         let order = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
         let dirty = dirty_files.get(file.fid).filter(|_| file.dom_bytes() > 0)?;
-        let (runs, charged) = dirty_files.begin(&dirty, Extent::ALL);
-        (!runs.is_empty()).then_some((order, dirty, SentBytes { runs, charged }))
+        let sent = dirty_files.begin(&dirty, Extent::ALL)?;
+        Some((order, dirty, sent))
     }
     /// Stores the bytes, or sends them to the objects if the MDT does not take them.
     pub(crate) async fn store_data(&self, dirty: &DirtyFile, sent: SentBytes) {
         let (open, mtime) = dirty.last_write();
-        let (fid, bytes) = (open.file.fid, all_bytes(&sent));
+        let (fid, bytes) = (open.file.fid, sent.all_bytes());
         let request = StoreData { fid, handle: open.handle, data: &bytes, mtime };
         let stored =
             async { self.mdt_of(fid).await?.change_inode(Touches::attrs(fid), &request).await.map(drop) };
@@ -136,8 +151,8 @@ impl Client {
     }
     /// The MDT has the bytes.
     pub(crate) fn stored(&self, dirty: &DirtyFile, sent: &SentBytes) {
-        self.mount.dirty_files().left(sent.runs.len(), len(sent));
-        self.mount.dirty_files().sent(dirty, sent.charged);
+        self.mount.dirty_files().left(sent.runs().len(), sent.len());
+        self.mount.dirty_files().sent(dirty, sent.charged());
     }
     /// The MDT has refused the bytes. Returns whether they are lost; otherwise they are in the objects now.
     pub(crate) async fn not_stored(&self, failure: Failure, dirty: &DirtyFile, sent: SentBytes) -> bool {
@@ -160,32 +175,11 @@ impl Client {
             Failure::EBADF | Failure::Outcome(_) => Errno::EIO, // an eviction
             Failure::Errno(errno) => errno,
         };
-        tracing::error!(fid = %file.fid, bytes = len(&sent), %error,
+        tracing::error!(fid = %file.fid, bytes = sent.len(), %error,
             "bytes that a program has written could not be stored at the MDT: they are lost, and fsync or close reports it");
         (0u32..).zip(file.known_states()).for_each(|(stripe, _)| file.note_uncertain(stripe));
         file.write_failed(error.into());
         self.stored(dirty, &sent);
         true
-    }
-}
-
-fn len(sent: &SentBytes) -> u64 {
-    sent.runs.iter().map(Run::len).sum()
-}
-/// All bytes of a file, in order.
-pub(crate) fn all_bytes(sent: &SentBytes) -> Bytes {
-    let mut end = 0;
-    for run in &sent.runs {
-        debug_assert_eq!(run.offset(), end, "all bytes of the file are dirty");
-        end += run.len();
-    }
-    let mut parts = sent.runs.iter().flat_map(Run::data);
-    match (parts.next(), parts.next()) {
-        (Some(only), None) => only.clone(),
-        _ => {
-            let mut all = Vec::with_capacity(usize::try_from(end).unwrap_or(0));
-            sent.runs.iter().flat_map(Run::data).for_each(|part| all.extend_from_slice(part));
-            all.into()
-        }
     }
 }

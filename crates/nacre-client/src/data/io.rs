@@ -208,12 +208,7 @@ impl Client {
         };
         let component = file.component()?;
         let may_keep = has_room && (is_alone || !args.append);
-        let mut kept = may_keep && self.write_back(&open, &component, &args).await?;
-        if !kept && file.dom_bytes() > 0 {
-            self.move_data(file).await?;
-            kept = may_keep && self.write_back(&open, &component, &args).await?;
-        }
-        if kept {
+        if self.keep_write(&open, &component, &args, may_keep).await? {
             drop(order);
             self.check_lease(&open).await?;
             self.stats.bytes("write_bytes", len);

@@ -8,11 +8,11 @@
 mod allocate;
 mod append;
 mod append_pieces;
-pub(crate) mod dom;
+mod dom;
 pub(crate) mod io;
 pub(crate) mod long_append;
 mod seek;
 mod space;
 pub(crate) mod stripes;
-pub(crate) mod write_back;
+mod write_back;
 mod write_batches;

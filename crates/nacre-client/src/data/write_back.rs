@@ -22,7 +22,7 @@ use crate::data::io::check_end;
 use crate::data::stripes;
 use crate::data::write_batches::SMALL_BYTES;
 use crate::files::dirty_bytes::{PIECE_BYTES_MAX, Run};
-use crate::files::dirty_files::DirtyFile;
+use crate::files::dirty_files::{DirtyFile, SentBytes};
 use crate::files::ranges::{RangeGuard, Share};
 use crate::files::state::{BLOCK_BYTES, FileState, OwnChanges, SECTOR_BYTES};
 use crate::files::table::Open;
@@ -56,13 +56,6 @@ const SMALL_SENT_AT_A_TIME: usize = WRITES_MAX;
 /// Space of the grant that a write needs at most.
 fn needed_grant(len: u64) -> u64 {
     len + 3 * EXTENT_TAX // it may cut a piece into two
-}
-
-/// Dirty bytes that were taken from their file to be sent.
-pub(crate) struct SentBytes {
-    pub(crate) runs: Vec<Run>,
-    /// The part of the grants of OSTs that they need until they have arrived.
-    pub(crate) charged: u64,
 }
 
 impl Client {
@@ -271,18 +264,14 @@ impl Client {
     }
     /// Sends the dirty bytes of a range that the caller holds exclusively.
     async fn send_dirty(&self, dirty: &DirtyFile, range: Extent) {
-        let (runs, charged) = self.mount.dirty_files().begin(dirty, range);
-        if runs.is_empty() {
-            return;
-        }
-        let sent = SentBytes { runs, charged };
+        let Some(sent) = self.mount.dirty_files().begin(dirty, range) else { return };
         match self.files.of(dirty.fid()).dom_bytes() {
             0 => self.send_to_objects(dirty, sent).await,
             _ => self.store_data(dirty, sent).await,
         }
     }
     pub(crate) async fn send_to_objects(&self, dirty: &DirtyFile, sent: SentBytes) {
-        let SentBytes { runs, charged } = sent;
+        let charged = sent.charged();
         let (open, mtime) = dirty.last_write();
         let evictions = self.mount.mdt_of(open.file.fid).map_or(0, |mdt| mdt.evictions());
         let send = async |run: Run| {
@@ -298,7 +287,8 @@ impl Client {
             }
             self.mount.dirty_files().left(1, len);
         };
-        let (small, large): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(|run| run.len() < SMALL_BYTES);
+        let (small, large): (Vec<Run>, Vec<Run>) =
+            sent.into_runs().into_iter().partition(|run| run.len() < SMALL_BYTES);
         for run in large {
             send(run).await;
         }

@@ -262,9 +262,8 @@ impl DirtyFiles {
         }
         Kept { file, is_first, full }
     }
-    /// Takes the dirty bytes of a range; they are under way until [`DirtyFiles::sent`]. Also returns the part of the grants that
-    /// they need until then.
-    pub(crate) fn begin(&self, file: &DirtyFile, range: Extent) -> (Vec<Run>, u64) {
+    /// Takes the dirty bytes of a range, if it has any; they are under way until [`DirtyFiles::sent`].
+    pub(crate) fn begin(&self, file: &DirtyFile, range: Extent) -> Option<SentBytes> {
         let mut bytes = file.bytes.borrow_mut();
         let (pieces, before) = (bytes.pieces(), charge(&bytes));
         let runs = bytes.take(range);
@@ -276,7 +275,7 @@ impl DirtyFiles {
         if after > before {
             file.charge(before, after); // a piece was cut into two
         }
-        (runs, before.saturating_sub(after))
+        (!runs.is_empty()).then(|| SentBytes { runs, charged: before.saturating_sub(after) })
     }
     /// Some runs, with so many bytes, have arrived at the OSTs, or are lost.
     pub(crate) fn left(&self, runs: usize, bytes: u64) {
@@ -305,16 +304,54 @@ impl DirtyFiles {
     /// An MDT has evicted this mount: the dirty bytes of its files are lost.
     pub(crate) fn evicted(&self, mdt: MdtIndex) {
         for file in self.all().into_iter().filter(|file| file.fid().mdt() == mdt) {
-            let (runs, charged) = self.begin(&file, Extent::ALL);
-            let lost: u64 = runs.iter().map(Run::len).sum();
-            if lost > 0 {
-                self.left(runs.len(), lost);
+            if let Some(lost_bytes) = self.begin(&file, Extent::ALL) {
+                let lost = lost_bytes.len();
+                self.left(lost_bytes.runs.len(), lost);
                 let state = &file.open.borrow().file;
                 tracing::error!(fid = %state.fid, lost,
                     "the MDT has evicted this mount while it kept bytes that the OSTs did not have: they are lost. A \
                      handle that is still open reports EIO at its next fsync or close");
                 state.write_failed(Failure::EIO);
-                self.sent(&file, charged);
+                self.sent(&file, lost_bytes.charged);
+            }
+        }
+    }
+}
+
+/// Dirty bytes that were taken from their file to be sent.
+pub(crate) struct SentBytes {
+    runs: Vec<Run>,
+    /// The part of the grants of OSTs that they need until they have arrived.
+    charged: u64,
+}
+
+impl SentBytes {
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+    pub(crate) fn into_runs(self) -> Vec<Run> {
+        self.runs
+    }
+    pub(crate) fn charged(&self) -> u64 {
+        self.charged
+    }
+    pub(crate) fn len(&self) -> u64 {
+        self.runs.iter().map(Run::len).sum()
+    }
+    /// The bytes of a file that are all dirty, in one piece.
+    pub(crate) fn all_bytes(&self) -> Bytes {
+        let mut end = 0;
+        for run in &self.runs {
+            debug_assert_eq!(run.offset(), end, "all bytes of the file are dirty");
+            end += run.len();
+        }
+        let mut parts = self.runs.iter().flat_map(Run::data);
+        match (parts.next(), parts.next()) {
+            (Some(only), None) => only.clone(),
+            _ => {
+                let mut all = Vec::with_capacity(usize::try_from(end).unwrap_or(0));
+                self.runs.iter().flat_map(Run::data).for_each(|part| all.extend_from_slice(part));
+                all.into()
             }
         }
     }

@@ -7,10 +7,8 @@ use crate::api::{CreateArgs, ResolvedInode};
 use crate::cache::in_flight::Touches;
 use crate::cache::tables::NameEffect;
 use crate::client::Client;
-use crate::data::dom::all_bytes;
 use crate::data::stripes;
-use crate::data::write_back::SentBytes;
-use crate::files::dirty_files::DirtyFile;
+use crate::files::dirty_files::{DirtyFile, SentBytes};
 use crate::files::ranges::Share;
 use crate::files::state::FileState;
 use crate::files::table::Open;
@@ -383,7 +381,7 @@ impl Client {
             dirty: true,
             written: Some(written),
             atime: None,
-            data: Some(all_bytes(&data)),
+            data: Some(data.all_bytes()),
         };
         let changed = file.begin_dirty_close();
         mdt.note_change();

@@ -194,6 +194,12 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::AwaitInodeLocks => "await_inode_locks",
         Opcode::ReportOpens => "mds_report_opens",
         Opcode::Batch => "mds_batch",
+        other => object_request_name(other),
+    }
+}
+/// The same for requests to OSTs.
+fn object_request_name(opcode: Opcode) -> &'static str {
+    match opcode {
         Opcode::Read => "ost_read",
         Opcode::Write => "ost_write",
         Opcode::WriteMany => "ost_write_many",
@@ -210,10 +216,6 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::Reserve => "ost_reserve",
         Opcode::FreeSpace => "ost_free_space",
         Opcode::Grant => "ost_grant",
-        Opcode::LockGranted
-        | Opcode::LockBlocking
-        | Opcode::FlockGranted
-        | Opcode::RevokeInodeLocks
-        | Opcode::Ended => "callback",
+        _ => "callback",
     }
 }

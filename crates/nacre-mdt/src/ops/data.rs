@@ -129,7 +129,15 @@ impl Operation for MoveData {
 }
 
 /// [`MoveData`] of a file whose objects have the bytes that it had at this version.
-pub(crate) struct Moved(pub(crate) Fid, pub(crate) Transno);
+pub(crate) struct Moved {
+    fid: Fid,
+    version: Transno,
+}
+impl Moved {
+    pub(crate) fn new(fid: Fid, version: Transno) -> Self {
+        Self { fid, version }
+    }
+}
 
 impl Operation for Moved {
     fn counter(&self) -> Option<&'static str> {
@@ -137,7 +145,7 @@ impl Operation for Moved {
     }
 
     fn read_set(&self, _hash: HashKey, _export: Generation) -> ReadSet {
-        ReadSet::of_inode(self.0)
+        ReadSet::of_inode(self.fid)
     }
 
     fn bound(&self) -> WriteBound {
@@ -145,7 +153,7 @@ impl Operation for Moved {
     }
 
     fn apply(&self, view: &mut View<'_>, _context: &mut Context<'_>) -> Step<Applied> {
-        move_to_objects(view, self.0, Some(self.1))
+        move_to_objects(view, self.fid, Some(self.version))
     }
 }
 

@@ -7,10 +7,11 @@
 //! that were not used are kept over a clean restart.
 
 pub(crate) mod allocator;
+pub(crate) mod data_moves;
 pub(crate) mod free_space;
 mod known;
 pub(crate) mod layout_choice;
-pub(crate) mod move_data;
+mod move_data;
 mod reclaim;
 mod size_queue;
 mod sizes;

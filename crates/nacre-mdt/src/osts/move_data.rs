@@ -11,11 +11,9 @@ use crate::ops::{Operation as _, WriteBound};
 use crate::rows::read_set::ReadSet;
 use crate::rows::table::DATA;
 use crate::service::bounds::credits_of;
-use alloc::collections::BTreeSet;
 use alloc::vec;
 use bytes::Bytes;
-use core::cell::RefCell;
-use nacre_node::{Ctx, RpcError, WaitList};
+use nacre_node::RpcError;
 use nacre_target::{Reply, Request};
 use nacre_types::{
     Component, Errno, Failure, Fid, LockCookie, ObjectId, Owner, ProtocolOutcome, Timestamp, Transno,
@@ -23,33 +21,6 @@ use nacre_types::{
 use nacre_wire::mdt::MoveData;
 use nacre_wire::ost::{SyncObject, Write};
 use tracing::debug;
-
-/// The files whose bytes are on their way. Bounded by the requests under way.
-pub(crate) struct DataMoves {
-    under_way: RefCell<BTreeSet<Fid>>,
-    ended: WaitList,
-}
-impl DataMoves {
-    pub(crate) fn new(ctx: &Ctx) -> Self {
-        Self { under_way: RefCell::default(), ended: ctx.wait_list() }
-    }
-    async fn begin(&self, fid: Fid) -> DataMove<'_> {
-        while !self.under_way.borrow_mut().insert(fid) {
-            self.ended.wait().await;
-        }
-        DataMove { moves: self, fid }
-    }
-}
-struct DataMove<'a> {
-    moves: &'a DataMoves,
-    fid: Fid,
-}
-impl Drop for DataMove<'_> {
-    fn drop(&mut self) {
-        self.moves.under_way.borrow_mut().remove(&self.fid);
-        self.moves.ended.wake_all();
-    }
-}
 
 /// The bytes of a file as they were at a version.
 struct Found {
@@ -68,7 +39,7 @@ impl Mdt {
         let mut done = self.operation(request, args).await;
         while matches!(done, Err(Failure::EAGAIN)) {
             let moved = self.write_objects(args.fid).await?;
-            done = self.operation(request, &Moved(args.fid, moved)).await;
+            done = self.operation(request, &Moved::new(args.fid, moved)).await;
         }
         done
     }

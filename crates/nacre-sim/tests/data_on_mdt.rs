@@ -299,6 +299,35 @@ fn synced_bytes_survive_a_move_to_objects_that_is_cut_off() {
     }
 }
 
+/// An outcome of the OST, which rejects the bytes as late, is the MDT's to handle.
+#[test]
+fn a_move_to_objects_waits_for_an_ost_that_stands_still() {
+    for seed in 1..=12 {
+        let mut c = started(seed, 2);
+        let (fid, handle) = written(&mut c, "file", vec![1; 500]);
+        let first = c.mounts[0];
+        let synced = run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await);
+        assert_eq!(synced, Ok(()));
+        let grown = c.jobs.start(&mut c.world, first, async move |client: Rc<Client>| {
+            append(&client, handle, vec![2; 800]).await
+        });
+        let pause = c.world.rng().below(3 * MS);
+        c.world.run_for(pause);
+        for ost in [OST, OST + 1] {
+            c.world.pause_for(c.servers[ost], (1 + seed % 4) * 2 * SEC);
+        }
+        assert_eq!(
+            wait::<Result<u32, Failure>>(&mut c, grown),
+            Ok(800),
+            "seed {seed}\n{}",
+            c.world.trace(60)
+        );
+        let mut expected = vec![1; 500];
+        expected.extend([2; 800]);
+        assert_seen(&mut c, fid, &expected);
+    }
+}
+
 /// The writer is gone: what it had stored stays, and the size is that of the bytes.
 #[test]
 fn a_dead_writer_leaves_what_it_had_stored() {

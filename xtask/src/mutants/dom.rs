@@ -44,8 +44,17 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "kept_log", "a_killed_process_loses_no_acknowledged_write_of_a_small_file"),
     planted(
         "data on the MDT: a file that grows is written to objects while the MDT has its bytes",
-        "crates/nacre-client/src/data/io.rs",
-        &[("if !kept && file.dom_bytes() > 0 {", "if !kept && file.dom_bytes() > u32::MAX - 1 {")],
+        "crates/nacre-client/src/data/dom.rs",
+        &[("if kept || open.file.dom_bytes() == 0 {", "if kept || open.file.dom_bytes() < u32::MAX {")],
     )
     .found_by("nacre-sim", "data_on_mdt", "a_file_that_grows_moves_to_objects_with_what_it_had"),
+    planted(
+        "data on the MDT: an outcome of an OST reaches the program",
+        "crates/nacre-mdt/src/osts/move_data.rs",
+        &[(
+            "RpcError::Failed(Failure::Errno(errno)) => Failure::Errno(errno),",
+            "RpcError::Failed(failure) => failure,",
+        )],
+    )
+    .found_by("nacre-sim", "data_on_mdt", "a_move_to_objects_waits_for_an_ost_that_stands_still"),
 ];

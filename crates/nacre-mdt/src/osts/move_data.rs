@@ -68,7 +68,8 @@ impl Mdt {
             self.core().osd.commit(marked).await.map_err(Errno::from)?;
             let written = self.write_first_object(fid, &found).await;
             written.map_err(|error| match error {
-                RpcError::Failed(failure) => failure,
+                RpcError::Failed(Failure::Errno(errno)) => Failure::Errno(errno),
+                // An outcome is between this target and the OST.
                 error => {
                     debug!(target_name = %self.core().name, %fid, %error, "bytes cannot move to their object yet");
                     ProtocolOutcome::TryLater.into()

@@ -318,9 +318,9 @@ fn the_next_up_waits_for_one_that_was_unmounted_and_stops() {
     first.signal(Signal::CONT);
     assert!(first.ended().ok);
     eventually("it is mounted", || fs::read_to_string(mount.join("a")).is_ok_and(|text| text == "kept"));
-    // `umount` returns when nothing of it is left.
+    // It may have been mounted a moment before it was listed, so that `umount` does not know its process yet.
     m.good(&["umount", mount.to_str().unwrap()]);
-    assert!(next.try_wait().unwrap().is_some_and(|status| status.success()));
+    eventually("it ends", || next.try_wait().unwrap().is_some_and(|status| status.success()));
 }
 
 #[test]

@@ -155,8 +155,9 @@ impl Client {
         for range in stripes::by_object(component, offset, len) {
             let old = states.get(range.stripe as usize).copied().unwrap_or_default();
             let end = range.offset + range.len;
-            let new =
-                end.div_ceil(BLOCK_BYTES).saturating_sub(old.size.max(range.offset).div_ceil(BLOCK_BYTES));
+            // Zeros before the write are bytes like others where the MDT has them.
+            let begin = if file.dom_bytes() > 0 { old.size } else { old.size.max(range.offset) };
+            let new = end.div_ceil(BLOCK_BYTES).saturating_sub(begin.div_ceil(BLOCK_BYTES));
             let blocks = old.blocks + new * (BLOCK_BYTES / SECTOR_BYTES);
             file.note_written(range.stripe, ObjectState { size: end.max(old.size), blocks, mtime });
         }

@@ -471,8 +471,7 @@ fn layouts_come_from_the_request_the_directory_and_the_default() {
         assert_eq!((told.default.stripe_count, told.default.stripe_bytes), (1, 1 << 20));
         assert_eq!(c.call(&GetLayout { fid: sub }).await.unwrap().template, Some(template));
         // Never written: it may change; then not any more.
-        let all =
-            LayoutTemplate { stripe_count: -1, stripe_bytes: 0, first_ost: 2, ..LayoutTemplate::default() };
+        let all = LayoutTemplate { stripe_count: -1, stripe_bytes: 0, first_ost: 2, dom_bytes: Some(0) };
         let reply = c.call(&set(f, all)).await.unwrap();
         let layout = reply.layout.unwrap();
         let osts: Vec<u32> = layout.components[0].stripes.iter().map(|o| o.0).collect();

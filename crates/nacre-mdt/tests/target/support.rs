@@ -123,6 +123,8 @@ impl Client {
         open: Option<(u64, u32)>,
         exclusive: bool,
     ) -> Result<CreateReply, Failure> {
+        // These clients write to OSTs at once.
+        let in_objects = LayoutTemplate { dom_bytes: Some(0), ..LayoutTemplate::default() };
         let request = Create {
             parent,
             name: Some(name_of(name)),
@@ -130,7 +132,7 @@ impl Client {
             mode,
             rdev: 0,
             target: if mode & mode::FMT == mode::LNK { b"there" } else { b"" },
-            layout: None,
+            layout: (mode & mode::FMT == mode::REG).then_some(in_objects),
             open: open.map(|(handle, flags)| OpenHow { handle: OpenHandle(handle), flags }),
             exclusive,
             caller: Caller::root(),

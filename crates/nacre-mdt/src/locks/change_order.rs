@@ -11,6 +11,7 @@ use core::cell::{Cell, RefCell};
 use nacre_node::Ctx;
 use nacre_target::{Request, TargetCore, Uncommitted};
 use nacre_types::Transno;
+use nacre_wire::Opcode;
 use nacre_wire::params::MdtParam;
 
 /// The event that a change has to wait for before it is applied.
@@ -52,8 +53,11 @@ impl ChangeOrder {
         request: &Request,
         accesses: &AccessSet,
     ) -> Option<WaitFor> {
-        let turn = self.turns.before(request.export, accesses).map(WaitFor::Turn);
-        turn.or_else(|| self.must_be_committed(core, request, accesses).map(WaitFor::Commit))
+        // The change of another client whose turn comes first may wait for this very return of kept bytes.
+        let returns_bytes = matches!(request.opcode, Opcode::StoreData | Opcode::MoveData);
+        let turn = if returns_bytes { None } else { self.turns.before(request.export, accesses) };
+        turn.map(WaitFor::Turn)
+            .or_else(|| self.must_be_committed(core, request, accesses).map(WaitFor::Commit))
     }
     /// The latest change that has to be committed first.
     fn must_be_committed(

@@ -46,7 +46,7 @@ impl Operation for StoreData<'_> {
         let mut inode = view.file(self.fid)?;
         view.depends_on(CHILD, &inode)?;
         store(view, &mut inode, self.data, self.mtime)?;
-        view.put_changed(&mut inode);
+        view.put_data_changed(&mut inode);
         view.describes(&inode);
         Ok(Applied::entry(&inode.reply()))
     }
@@ -171,7 +171,7 @@ fn move_to_objects(view: &mut View<'_>, fid: Fid, moved: Option<Transno>) -> Ste
             view.delete(DATA, &fid.key());
         }
         end_of_data(&mut inode);
-        view.put_changed(&mut inode);
+        view.put_data_changed(&mut inode);
     }
     view.describes(&inode);
     Ok(Applied::entry(&inode.reply()))

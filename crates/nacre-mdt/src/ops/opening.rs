@@ -100,7 +100,7 @@ pub(crate) fn end_open(
         view.delete(ORPHAN, &opened.fid.key());
         view.destroy(&inode);
     } else if matches!(report, CloseReport::Stored(..)) {
-        view.put_changed(&mut inode);
+        view.put_data_changed(&mut inode);
     } else if changed && !matches!(report, CloseReport::Unchanged) {
         view.put_inode(&inode);
     } else if changed || accessed {

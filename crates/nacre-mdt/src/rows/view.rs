@@ -322,6 +322,15 @@ impl<'a> View<'a> {
         self.shows_to_sender(inode);
         self.put(INODE, &inode.attr.fid.key(), inode);
     }
+    /// Stores an inode whose data came to the target, or left it. Others wait for that, so it must not wait for locks of others,
+    /// and need not: whoever has not got SIZE asks for all attributes, and who believes in an old layout is told.
+    pub(crate) fn put_data_changed(&mut self, inode: &mut Inode) {
+        inode.attr.version = self.transno().0;
+        if let Some(accesses) = &mut self.output.accesses {
+            accesses.write(AccessKey::inode(inode.attr.fid));
+        }
+        self.put_unnoticed(inode);
+    }
     /// Stores an inode whose own attributes changed.
     pub(crate) fn put_changed(&mut self, inode: &mut Inode) {
         inode.attr.version = self.transno().0;

@@ -299,6 +299,27 @@ fn synced_bytes_survive_a_move_to_objects_that_is_cut_off() {
     }
 }
 
+/// The whole machine is lost some time after the bytes of a file that had been synced have moved.
+#[test]
+fn synced_bytes_that_have_moved_survive_a_loss_of_power() {
+    for seed in 1..=24 {
+        let mut c = started(seed, 2);
+        let (fid, handle) = written(&mut c, "file", vec![1; 500]);
+        let first = c.mounts[0];
+        let synced = run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await);
+        assert_eq!(synced, Ok(()));
+        let grown = run(&mut c, first, async move |client| append(&client, handle, vec![2; 800]).await);
+        assert_eq!(grown, Ok(800));
+        let pause = c.world.rng().below(1500 * MS);
+        c.world.run_for(pause);
+        c.lose_power().expect("it comes back");
+        c.world.run_for(15 * SEC); // the leases of the mounts that are gone
+        let last = *c.mounts.last().expect("there is one more");
+        let seen = read(&mut c, last, fid).expect("what was synced can be read");
+        assert!(seen.len() >= 500 && seen[..500] == [1; 500], "seed {seed}: {} bytes", seen.len());
+    }
+}
+
 /// An outcome of the OST, which rejects the bytes as late, is the MDT's to handle.
 #[test]
 fn a_move_to_objects_waits_for_an_ost_that_stands_still() {

@@ -29,13 +29,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-mdt/src/osts/move_data.rs",
         &[("peer.call(&SyncObject { object, laid }).await.map(drop)", "Ok(())")],
     )
-    .found_by("nacre-sim", "data_on_mdt", "synced_bytes_survive_a_move_to_objects_that_is_cut_off"),
-    planted(
-        "data on the MDT: a truncate does not wait for bytes that another mount keeps",
-        "crates/nacre-mdt/src/ops/data.rs",
-        &[("view.breaks(fid, InodeBits::SIZE | InodeBits::WRITE_BACK);", "")],
-    )
-    .found_by("nacre-sim", "data_on_mdt", "both_mounts_truncate_and_allocate"),
+    .found_by("nacre-sim", "data_on_mdt", "synced_bytes_that_have_moved_survive_a_loss_of_power"),
     planted(
         "data on the MDT: an MDT does not learn of writes that a killed process had kept",
         "crates/nacre-mdt/src/service/start.rs",

@@ -60,7 +60,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a change that waits for a commit is overtaken",
         "crates/nacre-mdt/src/locks/change_order.rs",
-        &[("let turn = if returns_bytes { None } else {", "let turn = if returns_bytes || accesses.all().count() < usize::MAX { None } else {")],
+        &[("let turn = if returns_bytes { None } else {", "let turn = if returns_bytes || !returns_bytes { None } else {")],
     )
     .found_by(
         "nacre-sim",

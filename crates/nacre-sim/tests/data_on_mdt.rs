@@ -5,6 +5,7 @@ mod support;
 
 use nacre_client::{AllocateArgs, AllocateMode, Client};
 use nacre_sim::cluster::Cluster;
+use nacre_sim::mount::JobId;
 use nacre_types::{Failure, Fid, OpenHandle, SetAttr};
 use std::rc::Rc;
 use support::{
@@ -35,6 +36,18 @@ fn close(c: &mut Cluster, handle: OpenHandle) {
     let closed = run(c, first, async move |client| client.release(handle, None).await);
     assert_eq!(closed, Ok(()));
 }
+fn fsync(c: &mut Cluster, fid: Fid, handle: OpenHandle) {
+    let first = c.mounts[0];
+    let synced = run(c, first, async move |client| client.fsync(fid, Some(handle)).await);
+    assert_eq!(synced, Ok(()));
+}
+/// The first mount has written 500 bytes to a new file and synced them; it is open.
+fn synced(seed: u64) -> (Cluster, Fid, OpenHandle) {
+    let mut c = started(seed, 2);
+    let (fid, handle) = written(&mut c, "file", vec![1; 500]);
+    fsync(&mut c, fid, handle);
+    (c, fid, handle)
+}
 fn size(c: &mut Cluster, mount: usize, fid: Fid) -> Result<u64, Failure> {
     let mount = c.mounts[mount];
     run(c, mount, async move |client| client.getattr(fid).await.map(|entry| entry.attr.size))
@@ -57,6 +70,15 @@ fn assert_seen(c: &mut Cluster, fid: Fid, expected: &[u8]) {
         assert!(seen.as_deref() == Ok(expected), "mount {mount}: {seen:?}\n{}", c.world.trace(60));
         assert_eq!(size(c, mount, fid), Ok(expected.len() as u64), "mount {mount}");
     }
+}
+
+/// The append of 800 bytes to a synced file succeeds in the end, and both mounts see all of its bytes.
+#[track_caller]
+fn assert_grown(c: &mut Cluster, seed: u64, fid: Fid, grown: JobId) {
+    assert_eq!(wait::<Result<u32, Failure>>(c, grown), Ok(800), "seed {seed}\n{}", c.world.trace(60));
+    let mut expected = vec![1; 500];
+    expected.extend([2; 800]);
+    assert_seen(c, fid, &expected);
 }
 
 #[test]
@@ -246,11 +268,7 @@ fn acknowledged_bytes_survive_the_loss_of_a_server() {
             0 => {}
             1 => close(&mut c, handle),
             2 => c.world.run_for(600 * MS),
-            _ => {
-                let first = c.mounts[0];
-                let synced = run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await);
-                assert_eq!(synced, Ok(()));
-            }
+            _ => fsync(&mut c, fid, handle),
         }
         let lost = if seed % 8 < 6 { MDT } else { OST };
         if seed % 3 == 0 {
@@ -269,11 +287,8 @@ fn acknowledged_bytes_survive_the_loss_of_a_server() {
 #[test]
 fn synced_bytes_survive_a_move_to_objects_that_is_cut_off() {
     for seed in 1..=40 {
-        let mut c = started(seed, 2);
-        let (fid, handle) = written(&mut c, "file", vec![1; 500]);
+        let (mut c, fid, handle) = synced(seed);
         let first = c.mounts[0];
-        let synced = run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await);
-        assert_eq!(synced, Ok(()));
         let grown = c.jobs.start(&mut c.world, first, async move |client: Rc<Client>| {
             append(&client, handle, vec![2; 800]).await
         });
@@ -287,15 +302,7 @@ fn synced_bytes_survive_a_move_to_objects_that_is_cut_off() {
         }
         c.world.run_for(100 * MS);
         c.world.start(c.servers[lost]);
-        assert_eq!(
-            wait::<Result<u32, Failure>>(&mut c, grown),
-            Ok(800),
-            "seed {seed}\n{}",
-            c.world.trace(60)
-        );
-        let mut expected = vec![1; 500];
-        expected.extend([2; 800]);
-        assert_seen(&mut c, fid, &expected);
+        assert_grown(&mut c, seed, fid, grown);
     }
 }
 
@@ -303,11 +310,8 @@ fn synced_bytes_survive_a_move_to_objects_that_is_cut_off() {
 #[test]
 fn synced_bytes_that_have_moved_survive_a_loss_of_power() {
     for seed in 1..=24 {
-        let mut c = started(seed, 2);
-        let (fid, handle) = written(&mut c, "file", vec![1; 500]);
+        let (mut c, fid, handle) = synced(seed);
         let first = c.mounts[0];
-        let synced = run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await);
-        assert_eq!(synced, Ok(()));
         let grown = run(&mut c, first, async move |client| append(&client, handle, vec![2; 800]).await);
         assert_eq!(grown, Ok(800));
         let pause = c.world.rng().below(1500 * MS);
@@ -324,11 +328,8 @@ fn synced_bytes_that_have_moved_survive_a_loss_of_power() {
 #[test]
 fn a_move_to_objects_waits_for_an_ost_that_stands_still() {
     for seed in 1..=12 {
-        let mut c = started(seed, 2);
-        let (fid, handle) = written(&mut c, "file", vec![1; 500]);
+        let (mut c, fid, handle) = synced(seed);
         let first = c.mounts[0];
-        let synced = run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await);
-        assert_eq!(synced, Ok(()));
         let grown = c.jobs.start(&mut c.world, first, async move |client: Rc<Client>| {
             append(&client, handle, vec![2; 800]).await
         });
@@ -337,15 +338,7 @@ fn a_move_to_objects_waits_for_an_ost_that_stands_still() {
         for ost in [OST, OST + 1] {
             c.world.pause_for(c.servers[ost], (1 + seed % 4) * 2 * SEC);
         }
-        assert_eq!(
-            wait::<Result<u32, Failure>>(&mut c, grown),
-            Ok(800),
-            "seed {seed}\n{}",
-            c.world.trace(60)
-        );
-        let mut expected = vec![1; 500];
-        expected.extend([2; 800]);
-        assert_seen(&mut c, fid, &expected);
+        assert_grown(&mut c, seed, fid, grown);
     }
 }
 
@@ -353,11 +346,8 @@ fn a_move_to_objects_waits_for_an_ost_that_stands_still() {
 #[test]
 fn a_dead_writer_leaves_what_it_had_stored() {
     for seed in 1..=8 {
-        let mut c = started(seed, 2);
-        let (fid, handle) = written(&mut c, "file", vec![1; 500]);
+        let (mut c, fid, handle) = synced(seed);
         let (first, second) = (c.mounts[0], c.mounts[1]);
-        let synced = run(&mut c, first, async move |client| client.fsync(fid, Some(handle)).await);
-        assert_eq!(synced, Ok(()));
         let wrote = run(&mut c, first, async move |client| append(&client, handle, vec![2; 10]).await);
         assert_eq!(wrote, Ok(10));
         c.world.kill(first);

@@ -85,7 +85,8 @@ enum Task {
         #[arg(long, default_value_t = 20)]
         rounds: u32,
     },
-    /// CPU cost of a create on the metadata target, with and without reply records (needs valgrind)
+    /// CPU cost of a create on the metadata target, with and without reply records, and of a create and close in the
+    /// island of a mount (needs valgrind)
     Cost,
     /// CPU cost of a create on the metadata target for 10 and for many mounts that share a directory (needs valgrind); the
     /// return of mounts with many locks after a kill of the target

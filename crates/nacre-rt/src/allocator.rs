@@ -1,8 +1,8 @@
 //! The memory of a process of nacre: mimalloc, called so that an ordinary allocation takes its shortest way.
 //!
 //! The allocator's own Rust interface passes each allocation through the functions for aligned memory, which costs 4 % of
-//! the instructions of a create on the metadata target. Its plain functions align to eight bytes whatever the size, and that is enough for
-//! nearly everything.
+//! the instructions of a create on the metadata target. Its plain functions align to eight bytes whatever the size, and
+//! that is enough for nearly everything.
 
 use libmimalloc_sys as sys;
 use std::alloc::{GlobalAlloc, Layout};

@@ -1,5 +1,5 @@
-//! Every kind of change whose reply is lost (names beside those of `Set`: `empty`, `other`): sent again it gives the same result and has happened once, also when the MDT
-//! was killed in between.
+//! Every kind of change whose reply is lost (names beside those of `Set`: `empty`, `other`): sent again it gives the same
+//! result and has happened once, also when the MDT was killed in between.
 //!
 //! Each case runs twice in worlds of one seed, the second time with the loss; which replies come and what is there
 //! afterwards must be the same. That it was not executed again is seen in the MDT's own counters.

@@ -140,6 +140,11 @@ impl Attr {
     /// Encoded length.
     const BYTES: usize = 12 + 6 * 4 + 2 * 8 + 4 * 12 + 1 + 8;
 
+    /// Space of so many bytes without holes, in the unit of `blocks`; it is allocated in blocks of 4096 bytes.
+    pub const fn blocks_of(bytes: u64) -> u64 {
+        bytes.div_ceil(4096) * (4096 / 512)
+    }
+
     /// Attributes of an empty inode with one name that belongs to root.
     pub fn new(fid: Fid, mode: u32, time: Timestamp) -> Self {
         Self {

@@ -24,7 +24,7 @@ use crate::data::write_batches::SMALL_BYTES;
 use crate::files::dirty_bytes::{PIECE_BYTES_MAX, Run};
 use crate::files::dirty_files::{DirtyFile, SentBytes};
 use crate::files::ranges::{RangeGuard, Share};
-use crate::files::state::{BLOCK_BYTES, FileState, OwnChanges, SECTOR_BYTES};
+use crate::files::state::{FileState, OwnChanges};
 use crate::files::table::Open;
 use crate::targets::target::Target;
 use alloc::rc::Rc;
@@ -33,7 +33,7 @@ use bytes::Bytes;
 use core::cell::RefCell;
 use core::time::Duration;
 use nacre_node::join_all;
-use nacre_types::{Component, Errno, Extent, Failure, Fid, Instant, Timestamp};
+use nacre_types::{Attr, Component, Errno, Extent, Failure, Fid, Instant, Timestamp};
 use nacre_wire::mdt::Getattr;
 use nacre_wire::ost::{EXTENT_TAX, ManyWrite, ObjectState, WRITES_MAX};
 
@@ -157,8 +157,7 @@ impl Client {
             let end = range.offset + range.len;
             // Zeros before the write are bytes like others where the MDT has them.
             let begin = if file.dom_bytes() > 0 { old.size } else { old.size.max(range.offset) };
-            let new = end.div_ceil(BLOCK_BYTES).saturating_sub(begin.div_ceil(BLOCK_BYTES));
-            let blocks = old.blocks + new * (BLOCK_BYTES / SECTOR_BYTES);
+            let blocks = old.blocks + Attr::blocks_of(end).saturating_sub(Attr::blocks_of(begin));
             file.note_written(range.stripe, ObjectState { size: end.max(old.size), blocks, mtime });
         }
         for (at, data) in beside {

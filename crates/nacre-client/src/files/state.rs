@@ -16,10 +16,6 @@ use nacre_types::{Attr, Caller, Component, Errno, Failure, Fid, Instant, Layout,
 use nacre_wire::mdt::EntryReply;
 use nacre_wire::ost::ObjectState;
 
-/// Size of a block in `ObjectState::blocks`, and of the blocks in which an OST allocates.
-pub(crate) const SECTOR_BYTES: u64 = 512;
-pub(crate) const BLOCK_BYTES: u64 = 4096;
-
 /// State that this mount keeps of a file in use. The parts that other folders use directly guard their own state.
 pub(crate) struct FileState {
     pub(crate) fid: Fid,
@@ -117,11 +113,7 @@ impl FileState {
         let stripes = self.component.borrow().as_ref().map_or(0, |component| component.stripes.len());
         let mut states = alloc::vec![ObjectState::default(); stripes];
         if let Some(first) = states.first_mut() {
-            *first = ObjectState {
-                size,
-                blocks: size.div_ceil(BLOCK_BYTES) * (BLOCK_BYTES / SECTOR_BYTES),
-                mtime,
-            };
+            *first = ObjectState { size, blocks: Attr::blocks_of(size), mtime };
         }
         states
     }

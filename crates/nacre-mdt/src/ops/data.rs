@@ -15,13 +15,9 @@ use crate::rows::view::{Step, View};
 use alloc::vec::Vec;
 use nacre_types::name::HashKey;
 use nacre_types::{
-    DOM_BYTES_MAX, Errno, Fid, Generation, InodeBits, ProtocolOutcome, SizeState, Timestamp, Transno,
+    Attr, DOM_BYTES_MAX, Errno, Fid, Generation, InodeBits, ProtocolOutcome, SizeState, Timestamp, Transno,
 };
 use nacre_wire::mdt::{MoveData, StoreData};
-
-/// Units of `Attr::blocks`, and of the space that is counted for a file.
-const SECTOR_BYTES: u64 = 512;
-const BLOCK_BYTES: u64 = 4096;
 
 impl Operation for StoreData<'_> {
     fn counter(&self) -> Option<&'static str> {
@@ -76,7 +72,7 @@ fn set_data(view: &mut View<'_>, inode: &mut Inode, data: &[u8]) {
         _ => view.put_bytes(DATA, &key, data),
     }
     inode.attr.size = data.len() as u64;
-    inode.attr.blocks = inode.attr.size.div_ceil(BLOCK_BYTES) * (BLOCK_BYTES / SECTOR_BYTES);
+    inode.attr.blocks = Attr::blocks_of(inode.attr.size);
     view.breaks(inode.attr.fid, InodeBits::SIZE);
 }
 

@@ -130,6 +130,12 @@ impl<O: Ops> Door<O> {
     pub fn running(&self) -> usize {
         self.running.borrow().len()
     }
+    /// Whether the kernel may hold locks of names for other requests. (It holds that of a directory for a LOOKUP, too, if
+    /// the name is that of something new.)
+    pub(crate) fn others_lock_names(&self, request: &FuseRequest) -> bool {
+        let locks_names = |r: &FuseRequest| r.opcode() == op::LOOKUP || op::changes_names(r.opcode());
+        self.running.borrow().iter().any(|(unique, r)| *unique != request.unique() && locks_names(&r.request))
+    }
     /// Counters of the kernel's requests, by operation.
     pub fn stats(&self) -> &OpStats {
         &self.stats
@@ -266,9 +272,9 @@ impl<O: Ops> Door<O> {
         let (pid, opcode, error) = (request.header.pid, request.opcode(), reply.as_ref().err().copied());
         let is_gone = {
             let mut moved = self.moved();
-            // Only a walk that ends with ESTALE has to know.
+            // Only a walk that ends with ESTALE has to know. (A LOOKUP fails with it only for a file handle.)
             let by_path =
-                error == Some(Errno::ESTALE) && (opcode == op::LOOKUP || moved.is_directory(request.node()));
+                error == Some(Errno::ESTALE) && opcode != op::LOOKUP && moved.is_directory(request.node());
             moved.walks().replied(pid, (opcode, by_path), error, self.ctx.now())
         };
         let reply = if is_gone { Err(Errno::ENOENT) } else { reply };

@@ -3,9 +3,10 @@
 //! When the kernel looks up a directory that it knows under another name, it moves its own entry. It does so only if
 //! it gets the locks of a rename at once. So a lookup within a rename, or beside a change of the former directory, fails
 //! with ESTALE; and a lookup fails with ELOOP if the kernel still has the directory above the place of the lookup. A local
-//! file system returns neither. The kernel walks a path once more after ESTALE (`walks.rs`). In that second walk, and where
-//! ELOOP would follow, such a directory gets a *stand-in*: another node number for the same directory, which the kernel
-//! knows at no place. Its attributes have the inode number as always.
+//! file system returns neither. The kernel walks a path once more after ESTALE (`walks.rs`), but not for the name of
+//! something new. In that second walk, where ELOOP would follow, and while other requests have locks of names, such a
+//! directory gets a *stand-in*: another node number for the same directory, which the kernel knows at no place. Its
+//! attributes have the inode number as always.
 //!
 //! The table has the node that the kernel knows at each place (a name in a directory), and the directory above each
 //! node. Once a reply has shown a directory at a second place, the kernel may have it at the first or at the second
@@ -153,12 +154,13 @@ impl Moved {
             self.put(tried.fid.ino(), tried.at);
         }
     }
-    /// The node number for a directory that thread `pid` has looked up as `name` in node `parent`.
+    /// The node number for a directory that thread `pid` has looked up as `name` in node `parent`. `may_move`: the kernel
+    /// can move its entry, as far as the requests in progress tell.
     pub(crate) fn looked_up(
         &mut self,
         fid: Fid,
         (parent, name): (u64, &[u8]),
-        pid: u32,
+        (pid, may_move): (u32, bool),
         now: Instant,
     ) -> u64 {
         let at = self.at(parent, name);
@@ -167,7 +169,7 @@ impl Moved {
                 self.has_forgotten(node, count);
             }
         }
-        let number = self.number(fid, at, pid, now);
+        let number = self.number(fid, at, (pid, may_move), now);
         if number == fid.ino() {
             self.shown(fid);
         } else if let Some(stand_in) = self.stand_ins.get_mut(&number) {
@@ -175,7 +177,7 @@ impl Moved {
         }
         number
     }
-    fn number(&mut self, fid: Fid, at: At, pid: u32, now: Instant) -> u64 {
+    fn number(&mut self, fid: Fid, at: At, (pid, may_move): (u32, bool), now: Instant) -> u64 {
         let own = fid.ino();
         let here = self.nodes.get(&at.place).copied();
         let Some(known) = self.known.get(&fid) else {
@@ -188,7 +190,7 @@ impl Moved {
         let stand_in = here.filter(|node| self.stand_ins.get(node).is_some_and(|s| s.fid == fid));
         let since = stand_in.and_then(|node| self.stand_ins.get(&node)).map(|s| s.since);
         let shows_own = match self.walks.second(pid) {
-            None => since.is_none_or(|since| now - since >= YOUNG) && self.walks.has_room(now),
+            None => may_move && since.is_none_or(|since| now - since >= YOUNG) && self.walks.has_room(now),
             // The kernel has dropped the stand-in that it had here, and forgotten the own number.
             Some(tried) => tried.is_some_and(|tried| {
                 tried.at.place == at.place && tried.instead.is_some_and(|n| n < known.forgotten)
@@ -359,16 +361,17 @@ mod tests {
     const THERE: (u64, &[u8]) = (ROOT, b"there");
     const PID: u32 = 7;
 
-    struct World(Moved, u64);
+    /// The table, the time in milliseconds, whether the kernel may move its entries.
+    struct World(Moved, u64, bool);
     impl World {
         fn new() -> Self {
-            Self(Moved::default(), 0)
+            Self(Moved::default(), 0, true)
         }
         /// The number that a lookup gets, a millisecond after the call before.
         fn look(&mut self, dir: Fid, place: (u64, &[u8]), pid: u32) -> u64 {
             self.1 += 1;
             self.0.arrived(pid, place.0, at(self.1));
-            let number = self.0.looked_up(dir, place, pid, at(self.1));
+            let number = self.0.looked_up(dir, place, (pid, self.2), at(self.1));
             assert!(!self.0.walks.replied(pid, (op::LOOKUP, true), None, at(self.1)));
             number
         }
@@ -444,6 +447,22 @@ mod tests {
         w.enter(dir, 10);
         w.later(1001);
         assert!(w.is_own(dir, THERE, 10) && w.is_own(dir, THERE, 10));
+    }
+
+    #[test]
+    fn a_moved_directory_gets_a_stand_in_while_others_lock_names() {
+        let (mut w, dir) = (World::new(), fid(5));
+        assert!(w.is_own(dir, HERE, PID));
+        w.2 = false;
+        assert!(w.is_own(dir, HERE, PID), "the kernel has it there");
+        assert!(w.is_own(fid(6), THERE, PID), "it is new to the kernel");
+        let stand_in = w.look(dir, THERE, PID);
+        assert_ne!(stand_in, dir.ino());
+        w.later(1001);
+        assert_eq!(w.look(dir, THERE, PID), stand_in);
+        w.2 = true;
+        w.later(1001);
+        assert!(w.is_own(dir, THERE, PID), "nobody has locks any more");
     }
 
     #[test]

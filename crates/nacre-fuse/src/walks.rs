@@ -151,8 +151,8 @@ mod tests {
         assert!(walks.replied(PID, (op::OPEN, false), STALE, at(2)));
         assert!(!walks.is_certain(PID), "the call has ended");
         // A directory that is gone, named by the call itself.
-        assert!(!walks.replied(PID, (op::LOOKUP, true), STALE, at(3)));
-        assert!(walks.replied(PID, (op::LOOKUP, true), STALE, at(4)));
+        assert!(!walks.replied(PID, (op::GETATTR, true), STALE, at(3)));
+        assert!(walks.replied(PID, (op::GETATTR, true), STALE, at(4)));
     }
 
     #[test]

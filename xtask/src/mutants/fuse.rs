@@ -94,6 +94,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "device::in_a_directory_that_another_mount_has_removed_there_are_no_names",
     ),
     planted(
+        "a name in a directory that is gone is ESTALE",
+        "crates/nacre-fuse/src/handlers/names.rs",
+        &[("Err(Errno::ESTALE) => Err(Errno::ENOENT),\n        Err(error)", "Err(error)")],
+    )
+    .found_by(
+        "nacre-fuse",
+        "kernel_cache",
+        "device::nothing_is_made_in_a_directory_that_another_mount_has_removed",
+    ),
+    planted(
+        "the kernel is to move a directory while other requests have locks of names",
+        "crates/nacre-fuse/src/handlers/names.rs",
+        &[("let may_move = !door.others_lock_names(request);", "let may_move = true;")],
+    )
+    .found_by(
+        "nacre-fuse",
+        "kernel_cache",
+        "device::a_name_under_which_another_mount_has_put_a_directory_is_taken",
+    ),
+    planted(
         "only one moved directory of a call gets a stand-in",
         "crates/nacre-fuse/src/moved.rs",
         &[("        let shows_own = match self.walks.second(pid) {", "        let shows_own = match self.walks.second(pid).filter(|tried| tried.is_some_and(|t| t.fid == fid)) {")],

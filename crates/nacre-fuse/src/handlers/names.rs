@@ -38,6 +38,9 @@ pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
                 validity => Ok(Body::no_entry(validity, door.grant(&request))),
             }
         }
+        // The directory is gone, so it has no names. ESTALE would reach the program if the name is that of something new: the
+        // kernel does not walk the path again then.
+        Err(Errno::ESTALE) => Err(Errno::ENOENT),
         Err(error) => Err(error),
     }
 }
@@ -90,7 +93,8 @@ fn named<O: Ops>(door: &Door<O>, request: &FuseRequest, name: &[u8], entry: &Res
     let fid = entry.attr.fid;
     if entry.attr.is_dir() {
         let (place, pid) = ((request.node(), name), request.header.pid);
-        let node = door.moved().looked_up(fid, place, pid, door.ctx.now());
+        let may_move = !door.others_lock_names(request);
+        let node = door.moved().looked_up(fid, place, (pid, may_move), door.ctx.now());
         if node != fid.ino() {
             return Body::stand_in(entry, node);
         }

@@ -346,6 +346,32 @@ fn a_directory_that_another_mount_has_moved_is_renamed_at_once() {
     }
 }
 
+/// The kernel cannot move its own entry beside a change of the former directory, and does not walk again for a new name.
+#[test]
+fn a_name_under_which_another_mount_has_put_a_directory_is_taken() {
+    let Some(m) = caching(Duration::ZERO) else { return };
+    for dir in ["x", "y", "x/dir"] {
+        std::fs::create_dir(m.at(dir)).unwrap();
+    }
+    let _known = File::open(m.at("x/dir")).unwrap();
+    m.solo().ask(|fs| {
+        let (x, y) = (fs.fid_of(b"x").unwrap(), fs.fid_of(b"y").unwrap());
+        fs.move_behind(x, b"dir", y);
+        fs.hold("mkdir", Some(x));
+    });
+    let path = m.at("x/new");
+    let change = std::thread::spawn(move || std::fs::create_dir(path));
+    common::eventually("the former directory is being changed", || {
+        m.solo().ask(|fs| fs.waiting("mkdir")) == 1
+    });
+    let is_taken =
+        |made: std::io::Result<()>| made.is_err_and(|e| e.kind() == std::io::ErrorKind::AlreadyExists);
+    assert!(is_taken(std::fs::create_dir(m.at("y/dir"))));
+    assert!(is_taken(std::os::unix::fs::symlink("f", m.at("y/dir"))));
+    m.solo().ask(|fs| fs.release_all());
+    change.join().unwrap().unwrap();
+}
+
 /// Of each of them the kernel has to move its own entry, and cannot within the rename.
 #[test]
 fn several_moved_directories_are_found_in_one_call() {
@@ -420,6 +446,21 @@ fn in_a_directory_that_another_mount_has_removed_there_are_no_names() {
     assert!(std::fs::metadata(within.join("f")).is_err_and(is_not_found));
     assert!(File::create(within.join("f")).is_err_and(is_not_found));
     assert!(std::fs::create_dir(within.join("f")).is_err_and(is_not_found));
+}
+
+/// The kernel does not walk again for the name of something new, if the LOOKUP of that name fails with ESTALE.
+#[test]
+fn nothing_is_made_in_a_directory_that_another_mount_has_removed() {
+    let Some(m) = caching(LONG) else { return };
+    std::fs::write(m.at("file"), "text").unwrap();
+    std::fs::create_dir(m.at("dir")).unwrap();
+    let open = File::open(m.at("dir")).unwrap();
+    m.solo().ask(|fs| fs.remove_behind(Fid::ROOT, b"dir"));
+    let within = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open)));
+    let is_not_found = |error: std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+    assert!(std::fs::create_dir(within.join("new directory")).is_err_and(is_not_found));
+    assert!(std::os::unix::fs::symlink("f", within.join("new symlink")).is_err_and(is_not_found));
+    assert!(std::fs::hard_link(m.at("file"), within.join("new link")).is_err_and(is_not_found));
 }
 
 /// Unmounted when dropped.

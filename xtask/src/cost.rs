@@ -22,7 +22,7 @@ pub(crate) fn run() -> Result<()> {
         let share = format!("{:.1} %", (with - without) / with * 100.0);
         println!("{shown:<16} {with:>14.0} {without:>14.0} {share:>9}");
     }
-    for op in ["unlink", "lookup"] {
+    for op in ["unlink", "rename", "lookup"] {
         println!("{op:<16} {:>14.0}", per_change(&example, op, "with")?);
     }
     of_a_mount()

@@ -64,15 +64,15 @@ fn without_records(ctx: &Rc<Ctx>, config: TargetConfig) -> Box<dyn Logic> {
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     let [_, op, records, count] = &args[..] else {
-        panic!("create_cost create|mkdir|lookup|unlink with|without N")
+        panic!("create_cost create|mkdir|lookup|unlink|rename with|without N")
     };
-    let (mkdir, lookup, unlink) = (op == "mkdir", op == "lookup", op == "unlink");
+    let (mkdir, lookup, unlink, rename) = (op == "mkdir", op == "lookup", op == "unlink", op == "rename");
     let count = count.parse::<u32>().unwrap();
     let make = if records == "without" { without_records } else { with_records };
     let mut cluster = Cluster::with_mdt(nacre_types::MdtIndex::ROOT, 1, 2, 1, make);
     cluster.run(0, move |client| async move {
         let mut closes = Vec::new();
-        let changes = match (lookup, unlink) {
+        let changes = match (lookup, unlink || rename) {
             (true, _) => LOOKED_UP,
             (_, true) => REMOVABLE,
             _ => count,
@@ -97,6 +97,10 @@ fn main() {
         }
         for n in 0..if unlink { count } else { 0 } {
             client.unlink(Fid::ROOT, format!("file.0.{n}").as_bytes(), false).await.unwrap();
+        }
+        for n in 0..if rename { count } else { 0 } {
+            let (from, to) = (format!("file.0.{n}"), format!("file.1.{n}"));
+            client.rename((Fid::ROOT, from.as_bytes()), (Fid::ROOT, to.as_bytes()), 0).await.unwrap();
         }
     });
 }

@@ -216,6 +216,40 @@ fn two_mounts_write_one_small_file_through_its_objects() {
     }
 }
 
+/// It has no name any more: its mount still has locks of it, under which it keeps bytes while their way is open.
+#[test]
+fn a_removed_file_that_is_open_grows() {
+    for seed in 1..=24 {
+        let mut c = started(seed, 2);
+        let (fid, handle) = written(&mut c, "file", vec![1; 500]);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        if seed % 2 == 0 {
+            fsync(&mut c, fid, handle);
+        }
+        let is_shared = seed % 4 > 1;
+        let opened = run(&mut c, second, async move |client| match is_shared {
+            true => client.open(fid, 2, caller()).await.map(drop),
+            false => Ok(()),
+        });
+        assert_eq!(opened, Ok(()));
+        let remover = c.mounts[usize::from(seed % 3 == 0)];
+        let removed =
+            run(&mut c, remover, async |client| client.unlink(Fid::ROOT, b"file", false, caller()).await);
+        assert_eq!(removed, Ok(()));
+        let seen = run(&mut c, first, async move |client| {
+            for (offset, len) in [(500, 100), (990, 300)] {
+                write(&client, handle, offset, vec![2; len]).await?;
+            }
+            Ok::<_, Failure>(client.read(handle, 0, 5000).await?.concat())
+        });
+        let mut expected = vec![1; 500];
+        expected.extend([2; 100]);
+        expected.resize(990, 0);
+        expected.extend([2; 300]);
+        assert!(seen == Ok(expected), "seed {seed}: {seen:?}\n{}", c.world.trace(60));
+    }
+}
+
 #[test]
 fn both_mounts_truncate_and_allocate() {
     for seed in 1..=12 {

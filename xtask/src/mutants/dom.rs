@@ -4,6 +4,12 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "the mark that a file may have objects breaks all locks of a file without names",
+        "crates/nacre-mdt/src/osts/move_data.rs",
+        &[("view.put_unnoticed(&inode);", "view.put_inode(&inode);")],
+    )
+    .found_by("nacre-sim", "data_on_mdt", "a_removed_file_that_is_open_grows"),
+    planted(
         "data on the MDT: a write forgets the bytes that the MDT has beside it",
         "crates/nacre-client/src/data/dom.rs",
         &[("beside.push((0, data));", "drop(data);")],

@@ -58,7 +58,8 @@ impl Mdt {
                 let version = Transno(inode.attr.version);
                 if !inode.may_have_objects {
                     inode.may_have_objects = true;
-                    view.put_inode(&inode);
+                    // No client sees the mark, and the sender may wait for its own lock of an inode without names.
+                    view.put_unnoticed(&inode);
                 }
                 Ok(component.map(|component| Found { version, data, component, owner, mtime }))
             })

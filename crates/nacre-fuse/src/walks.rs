@@ -2,7 +2,9 @@
 //!
 //! When a request of a path walk, or the request at its end, fails with ESTALE, the kernel walks the path again on the same
 //! thread, with a LOOKUP of every component. It does so once: the next ESTALE would reach the program, which never sees one
-//! on a local file system. So threads whose call may be in its second walk are recorded here. In a second walk
+//! on a local file system. (For the LOOKUP of the name of something new it does not do so at all: that LOOKUP never fails with
+//! ESTALE, see `handlers/names.rs` and `moved.rs`.) So threads whose call may be in its second walk are recorded here. In a
+//! second walk
 //!
 //! - a directory that another mount has moved gets a node number that the kernel knows at no place (`moved.rs`),
 //! - a regular file stays open here from its LOOKUP on, so that the request that follows finds it although its name leads to

@@ -1,7 +1,8 @@
-//! Neighbours: file systems that are mounted on directories of this mount.
+//! Neighbours: file systems that are mounted on directories of this mount, and overlayfs with layers on it.
 //!
 //! The kernel detaches a neighbour when the name on which it is mounted is invalidated by INC_EPOCH or INVAL_ENTRY, also
-//! if the name stays what it is. So while there are neighbours, names get no validity, and neither is written. Names that
+//! if the name stays what it is. An overlayfs keeps the entries of its layers, and fails with ESTALE for good if one of them is
+//! invalidated. So while there are neighbours, names get no validity, and neither is written. Names that
 //! were valid before expire as soon as the first neighbour is seen by a thread that waits for changes of the table of
 //! mounts (`kernel_cache/expire.rs`). The notifications named above are preceded by a look, too, which costs one poll unless
 //! mounts have changed. Only the mounts of this process's name space are seen.

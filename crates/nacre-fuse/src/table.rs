@@ -20,6 +20,8 @@ pub(crate) struct Line {
     pub(crate) device: String,
     pub(crate) fs_type: String,
     source: OsString,
+    /// The directories of which an overlayfs is made.
+    layers: Vec<PathBuf>,
 }
 
 /// Type of the file system mounted on exactly `path` (the topmost one), if any.
@@ -43,14 +45,16 @@ pub fn mount_of(path: &Path) -> Option<(PathBuf, String)> {
     ours_above(&own()?, path)
 }
 
-/// Whether another file system is mounted on a directory of the mount on `path`.
+/// Whether another file system is mounted on a directory of the mount on `path`, or an overlayfs has layers there.
 pub(crate) fn has_neighbours(path: &Path) -> bool {
     own().is_some_and(|table| neighbours_of(&table, path))
 }
 fn neighbours_of(table: &[Line], path: &Path) -> bool {
     let Some(ours) = mount_on(table, path) else { return false };
     let copies: Vec<u64> = table.iter().filter(|l| l.device == ours.device).map(|line| line.id).collect();
-    table.iter().any(|line| copies.contains(&line.parent))
+    table.iter().any(|line| {
+        copies.contains(&line.parent) || line.layers.iter().any(|layer| layer.starts_with(&ours.point))
+    })
 }
 
 fn ours_above(table: &[Line], path: &Path) -> Option<(PathBuf, String)> {
@@ -86,9 +90,22 @@ pub(crate) fn parse(table: &[u8]) -> Vec<Line> {
         let options = String::from_utf8_lossy(words.next()?).into_owned();
         let mut words = words.skip_while(|w| *w != b"-").skip(1);
         let fs_type = String::from_utf8_lossy(words.next()?).into_owned();
-        Some(Line { id, parent, point, options, device, fs_type, source: unescape(words.next()?) })
+        let source = unescape(words.next()?);
+        let layers = if fs_type == "overlay" { layers(words.next().unwrap_or_default()) } else { Vec::new() };
+        Some(Line { id, parent, point, options, device, fs_type, source, layers })
     };
     table.split(|&b| b == b'\n').filter_map(line).collect()
+}
+
+/// The layers among the options of an overlayfs. One that was given as a relative path is not found.
+fn layers(options: &[u8]) -> Vec<PathBuf> {
+    const KEYS: [&[u8]; 4] = [b"lowerdir", b"lowerdir+", b"datadir+", b"upperdir"];
+    let values = options.split(|&b| b == b',').filter_map(|option| {
+        let at = option.iter().position(|&b| b == b'=')?;
+        KEYS.contains(&&option[..at]).then(|| &option[at + 1..])
+    });
+    let paths = values.flat_map(|value| value.split(|&b| b == b':'));
+    paths.map(|path| unescape(path).into()).collect()
 }
 
 /// Mount tables write blank, tab, newline and backslash as three octal digits.
@@ -123,7 +140,9 @@ mod tests {
               30 22 0:31 / /mnt/a\\040b rw,nosuid shared:1 - fuse.nacre unix:/x rw\n\
               31 30 0:32 / /mnt/c rw - tmpfs tmpfs rw\n\
               32 31 0:33 / /mnt/c rw - fuse.nacre y rw\n\
-              33 22 0:34 / /mnt/\xff rw - tmpfs t rw\n",
+              33 22 0:34 / /mnt/\xff rw - tmpfs t rw\n\
+              34 22 0:35 / /mnt/e rw - fuse.nacre z rw\n\
+              35 22 0:36 / /merged rw - overlay o rw,lowerdir=/lower:/mnt/e/low\\040er,upperdir=/u,workdir=/w\n",
         );
         let kind = |path: &str| mount_on(&table, Path::new(path)).map(|line| line.fs_type);
         assert_eq!(kind("/mnt/a b").as_deref(), Some("fuse.nacre"));
@@ -136,6 +155,7 @@ mod tests {
         assert_eq!(found("/mnt/c"), Some(("/mnt/c".into(), "y".into())));
         assert_eq!(found("/mnt/d"), None, "another file system");
         let neighbours = |path: &str| neighbours_of(&table, Path::new(path));
-        assert!(neighbours("/mnt/a b") && !neighbours("/mnt/c/d"), "31 lies in 30");
+        assert!(neighbours("/mnt/a b") && !neighbours("/mnt/c"), "31 lies in 30");
+        assert!(neighbours("/mnt/e"), "a layer of an overlayfs");
     }
 }

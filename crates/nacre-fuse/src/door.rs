@@ -272,7 +272,7 @@ impl<O: Ops> Door<O> {
         let (pid, opcode, error) = (request.header.pid, request.opcode(), reply.as_ref().err().copied());
         let is_gone = {
             let mut moved = self.moved();
-            // Only a walk that ends with ESTALE has to know. (A LOOKUP fails with it only for a file handle.)
+            // Only a walk that ends with ESTALE has to know. (The LOOKUP of a name never fails with it.)
             let by_path =
                 error == Some(Errno::ESTALE) && opcode != op::LOOKUP && moved.is_directory(request.node());
             moved.walks().replied(pid, (opcode, by_path), error, self.ctx.now())

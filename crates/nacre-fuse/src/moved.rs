@@ -154,13 +154,13 @@ impl Moved {
             self.put(tried.fid.ino(), tried.at);
         }
     }
-    /// The node number for a directory that thread `pid` has looked up as `name` in node `parent`. `may_move`: the kernel
-    /// can move its entry, as far as the requests in progress tell.
+    /// The node number for a directory that thread `pid` has looked up as `name` in node `parent`. `may_move`: whether the
+    /// kernel can move its entry, as far as the requests in progress tell; called only if that matters.
     pub(crate) fn looked_up(
         &mut self,
         fid: Fid,
         (parent, name): (u64, &[u8]),
-        (pid, may_move): (u32, bool),
+        (pid, may_move): (u32, impl FnOnce() -> bool),
         now: Instant,
     ) -> u64 {
         let at = self.at(parent, name);
@@ -177,7 +177,13 @@ impl Moved {
         }
         number
     }
-    fn number(&mut self, fid: Fid, at: At, (pid, may_move): (u32, bool), now: Instant) -> u64 {
+    fn number(
+        &mut self,
+        fid: Fid,
+        at: At,
+        (pid, may_move): (u32, impl FnOnce() -> bool),
+        now: Instant,
+    ) -> u64 {
         let own = fid.ino();
         let here = self.nodes.get(&at.place).copied();
         let Some(known) = self.known.get(&fid) else {
@@ -190,7 +196,7 @@ impl Moved {
         let stand_in = here.filter(|node| self.stand_ins.get(node).is_some_and(|s| s.fid == fid));
         let since = stand_in.and_then(|node| self.stand_ins.get(&node)).map(|s| s.since);
         let shows_own = match self.walks.second(pid) {
-            None => may_move && since.is_none_or(|since| now - since >= YOUNG) && self.walks.has_room(now),
+            None => since.is_none_or(|since| now - since >= YOUNG) && self.walks.has_room(now) && may_move(),
             // The kernel has dropped the stand-in that it had here, and forgotten the own number.
             Some(tried) => tried.is_some_and(|tried| {
                 tried.at.place == at.place && tried.instead.is_some_and(|n| n < known.forgotten)
@@ -371,7 +377,8 @@ mod tests {
         fn look(&mut self, dir: Fid, place: (u64, &[u8]), pid: u32) -> u64 {
             self.1 += 1;
             self.0.arrived(pid, place.0, at(self.1));
-            let number = self.0.looked_up(dir, place, (pid, self.2), at(self.1));
+            let may_move = self.2;
+            let number = self.0.looked_up(dir, place, (pid, || may_move), at(self.1));
             assert!(!self.0.walks.replied(pid, (op::LOOKUP, true), None, at(self.1)));
             number
         }

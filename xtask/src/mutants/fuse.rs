@@ -94,6 +94,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "device::in_a_directory_that_another_mount_has_removed_there_are_no_names",
     ),
     planted(
+        "an overlayfs with layers on the mount is no neighbour",
+        "crates/nacre-fuse/src/table.rs",
+        &[("|| line.layers.iter().any(|layer| layer.starts_with(&ours.point))", "")],
+    )
+    .found_by("nacre-fuse", "kernel_cache", "device::an_overlayfs_with_layers_on_the_mount_stays"),
+    planted(
         "a name in a directory that is gone is ESTALE",
         "crates/nacre-fuse/src/handlers/names.rs",
         &[("Err(Errno::ESTALE) => Err(Errno::ENOENT),\n        Err(error)", "Err(error)")],
@@ -106,7 +112,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "the kernel is to move a directory while other requests have locks of names",
         "crates/nacre-fuse/src/handlers/names.rs",
-        &[("let may_move = !door.others_lock_names(request);", "let may_move = true;")],
+        &[("let may_move = || !door.others_lock_names(request);", "let may_move = || true;")],
     )
     .found_by(
         "nacre-fuse",

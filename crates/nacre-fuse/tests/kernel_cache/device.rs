@@ -463,6 +463,29 @@ fn nothing_is_made_in_a_directory_that_another_mount_has_removed() {
     assert!(std::fs::hard_link(m.at("file"), within.join("new link")).is_err_and(is_not_found));
 }
 
+/// It keeps the kernel's entries of its layers.
+#[test]
+fn an_overlayfs_with_layers_on_the_mount_stays() {
+    let known = std::fs::read_to_string("/proc/filesystems").unwrap();
+    if !known.lines().any(|line| line.split_whitespace().last() == Some("overlay")) {
+        return eprintln!("skipped: this kernel has no overlayfs");
+    }
+    let Some(m) = caching(LONG) else { return };
+    for dir in ["one", "two"] {
+        std::fs::create_dir(m.at(dir)).unwrap();
+    }
+    std::fs::write(m.at("one/f"), "text").unwrap();
+    let merged = tempfile::tempdir().unwrap();
+    let layers = format!("lowerdir={}:{}", m.at("one").display(), m.at("two").display());
+    let (options, flags) = (std::ffi::CString::new(layers).unwrap(), rustix::mount::MountFlags::RDONLY);
+    rustix::mount::mount("overlay", merged.path(), "overlay", flags, Some(options.as_c_str())).unwrap();
+    let mounted = Neighbour(merged.path().to_owned());
+    assert_eq!(std::fs::read(merged.path().join("f")).unwrap(), b"text");
+    m.forget(vec![Stale::All]);
+    assert_eq!(std::fs::read(merged.path().join("f")).unwrap(), b"text");
+    drop(mounted);
+}
+
 /// Unmounted when dropped.
 struct Neighbour(PathBuf);
 impl Neighbour {

@@ -58,7 +58,8 @@ impl Mdt {
                 let version = Transno(inode.attr.version);
                 if !inode.may_have_objects {
                     inode.may_have_objects = true;
-                    // No client sees the mark, and the sender may wait for its own lock of an inode without names.
+                    // No client sees the mark. A change of an inode without names would revoke the locks of the sender, too, and
+                    // it cannot return them before this move has ended.
                     view.put_unnoticed(&inode);
                 }
                 Ok(component.map(|component| Found { version, data, component, owner, mtime }))

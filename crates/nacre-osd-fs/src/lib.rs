@@ -15,6 +15,7 @@ mod error;
 mod holder;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
+mod inodes;
 mod open;
 mod path;
 mod probe;

@@ -8,6 +8,7 @@ use crate::blob::Piece;
 use crate::cache::{Cache, Key, Open};
 use crate::device;
 use crate::dirs::{Dirs, OPEN_DIR, names};
+use crate::inodes::{Inodes, free_for_blobs};
 use crate::open::{Lock, exists, remove, remove_chunks};
 use crate::path::{Place, chunk_dir, chunk_path, parse_blob, parse_number, path};
 use crate::probe::Features;
@@ -60,6 +61,7 @@ pub struct FsStore {
     pub(crate) chunk_bytes: u64,
     /// Of the file system below, see `device.rs`.
     device: u64,
+    inodes: Inodes,
     /// The rest of a listing of blobs that is under way.
     listing: Mutex<Listing>,
 }
@@ -83,6 +85,7 @@ impl FsStore {
             no_cached_reads: AtomicBool::new(!features.cached_read),
             features,
             chunk_bytes: config.chunk_bytes,
+            inodes: Inodes::default(),
             listing: Mutex::default(),
         }
     }
@@ -142,7 +145,7 @@ impl FsStore {
         if make {
             // Most of those that are to be made are not there: a write looks at the length of a file that is, and so opens it
             // first.
-            match self.open_at(&path, OFlags::CREATE | OFlags::EXCL) {
+            match self.create_first(file, &path) {
                 Err(Errno::EXIST) => {}
                 made => {
                     let fd = made?;
@@ -170,6 +173,7 @@ impl FsStore {
             Err(Errno::NOENT) => {}
             Err(e) => return Err(e),
         }
+        self.inodes.take(self.dirs.root())?;
         let first = self.open_chunk(FileId::Blob(object), 0, true).map_err(|e| match e {
             StoreError::NoSpace => Errno::NOSPC,
             _ => Errno::IO,
@@ -186,6 +190,16 @@ impl FsStore {
         Ok(Some(Open::new(fd, false)))
     }
 
+    /// Creates a run or the first file of a blob.
+    fn create_first(&self, file: FileId, path: &str) -> Result<OwnedFd, Errno> {
+        if matches!(file, FileId::Blob(_))
+            && let Err(errno) = self.inodes.take(self.dirs.root())
+        {
+            // A blob that is there needs no inode.
+            return Err(if exists(self.dirs.root(), path)? { Errno::EXIST } else { errno });
+        }
+        self.open_at(path, OFlags::CREATE | OFlags::EXCL)
+    }
     fn open_at(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let access = if self.read_only { OFlags::RDONLY } else { OFlags::RDWR };
         let flags = flags | access | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -451,7 +465,7 @@ impl FsStore {
             bytes_total: bytes(s.f_blocks),
             bytes_free: bytes(s.f_bfree),
             bytes_avail: bytes(s.f_bavail),
-            files_free: (s.f_files > 0).then_some(s.f_favail),
+            files_free: free_for_blobs(&s),
             device: self.device,
         })
     }

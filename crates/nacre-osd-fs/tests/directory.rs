@@ -6,6 +6,7 @@ use nacre_osd_fs::{FsConfig, FsStore, OpenError};
 use nacre_testkit::contract::blob;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 fn open(dir: &Path) -> Result<FsStore, OpenError> {
     FsStore::open(dir, &FsConfig::default())
@@ -220,4 +221,41 @@ fn what_lost_its_directory_is_told_by_the_next_sync_creation_or_question_for_spa
     fs::rename(dir.path().join("b"), dir.path().join("c")).unwrap();
     store.execute(StoreOp::Create { file: FileId::Log(2), len: 4096 }).unwrap();
     assert_eq!(store.execute(StoreOp::Sync { file: FileId::Log(2) }), Ok(StoreDone::Unit));
+}
+
+/// Needs root for the mount; without, the test says so and passes.
+#[test]
+fn blobs_leave_inodes_for_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let mount = |args: &[&str]| Command::new("mount").args(args).arg(dir.path()).status().unwrap().success();
+    if !rustix::process::geteuid().is_root() || !mount(&["-t", "tmpfs", "-o", "nr_inodes=4096", "none"]) {
+        eprintln!("not root: nothing is tested");
+        return;
+    }
+    let store = format(&dir.path().join("store"), false).unwrap();
+    let write = |store: &FsStore, n| {
+        let data = vec![Bytes::from_static(b"small")];
+        store.execute(StoreOp::Write { file: blob(n), offset: 0, data })
+    };
+    let full = (1..).find(|n| write(&store, *n).is_err()).unwrap();
+    assert_eq!(write(&store, full), Err(StoreError::NoSpace));
+    assert!(full > 2000, "{full} blobs");
+    let Ok(StoreDone::Space(space)) = store.execute(StoreOp::Space) else { panic!("no space") };
+    assert_eq!(space.files_free, Some(0));
+    assert_eq!(write(&store, 1), Ok(StoreDone::Unit), "it exists");
+    for n in 0..20 {
+        store.execute(StoreOp::Create { file: FileId::Log(n), len: 4096 }).unwrap();
+    }
+    for n in 1..=20 {
+        store.execute(StoreOp::Delete { file: blob(n) }).unwrap();
+    }
+    assert_eq!(
+        write(&store, full),
+        Err(StoreError::NoSpace),
+        "the segments have taken as many from the reserve"
+    );
+    store.execute(StoreOp::Delete { file: blob(21) }).unwrap();
+    assert_eq!(write(&store, full), Ok(StoreDone::Unit));
+    drop(store);
+    assert!(Command::new("umount").arg(dir.path()).status().unwrap().success());
 }

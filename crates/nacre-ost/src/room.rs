@@ -92,10 +92,7 @@ impl Room {
         let space = self.space().await?;
         let unpromised = space.bytes_avail.saturating_sub(self.reserved_bytes());
         let by_space = unpromised / PROMISED_PART / OBJECT_BYTES;
-        let by_files = space.files_free.map_or(u64::MAX, |files| {
-            let kept = self.count.get().promised.min(files / PROMISED_PART);
-            (files - kept) / PROMISED_PART
-        });
+        let by_files = self.files_unpromised(&space).map_or(u64::MAX, |files| files / PROMISED_PART);
         Ok(wanted.min(by_space).min(by_files))
     }
 
@@ -121,6 +118,14 @@ impl Room {
             .promised
             .saturating_mul(OBJECT_BYTES)
             .min(self.space.get().bytes_total / PROMISED_PART)
+    }
+
+    /// The inodes that are not kept for promised objects. `None`: the device makes them as it needs them.
+    pub(crate) fn files_unpromised(&self, space: &StoreSpace) -> Option<u64> {
+        let count = self.count.get();
+        let files = space.files_free?;
+        let kept = count.promised.min(count.existing.saturating_add(files) / PROMISED_PART);
+        Some(files.saturating_sub(kept))
     }
 
     /// The room that nobody else may use: that of promised objects, and that of grants.

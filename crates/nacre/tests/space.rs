@@ -1,4 +1,4 @@
-//! Freed space on real mounts: two OSTs on one ext4 that is full.
+//! Freed space and inodes on real mounts: two OSTs on one ext4 that is full.
 //! Needs root and /dev/fuse; without them the test says so and passes.
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::disallowed_methods, reason = "tests")]
 
@@ -34,11 +34,11 @@ fn avail_mib(mount: &Path) -> usize {
     (space.f_bavail * space.f_frsize) as usize / MIB
 }
 
-/// `up` with two OSTs on an ext4 of so many MiB, which is mounted on the directory returned.
-fn up_on_ext4(m: &Machine, mib: usize) -> (Running, PathBuf) {
+/// `up` with two OSTs on an ext4 of so many MiB and inodes, which is mounted on the directory returned.
+fn up_on_ext4(m: &Machine, mib: usize, inodes: usize) -> (Running, PathBuf) {
     let (image, disk) = (m.path("image"), m.made("disk"));
     File::create(&image).unwrap().set_len((mib * MIB) as u64).unwrap();
-    run("mkfs.ext4", &["-q", "-N", "65536", image.to_str().unwrap()]);
+    run("mkfs.ext4", &["-q", "-N", &inodes.to_string(), image.to_str().unwrap()]);
     run("mount", &["-o", "loop", image.to_str().unwrap(), disk.to_str().unwrap()]);
     let (mount, data) = (m.mount(), disk.join("data"));
     let args = ["up", mount.to_str().unwrap(), "--osts", "2", "--dir", data.to_str().unwrap()];
@@ -48,7 +48,7 @@ fn up_on_ext4(m: &Machine, mib: usize) -> (Running, PathBuf) {
 #[test]
 fn removed_files_leave_their_space_to_both_osts_of_a_device_at_once() {
     let Some(m) = Machine::new() else { return };
-    let (up, disk) = up_on_ext4(&m, 1600);
+    let (up, disk) = up_on_ext4(&m, 1600, 65536);
     let mount = m.mount();
     let on = |ost: &str, name: &str| {
         let path = mount.join(name);
@@ -73,6 +73,37 @@ fn removed_files_leave_their_space_to_both_osts_of_a_device_at_once() {
     // The space is there for a write at once; `df` shows it when the OSTs have told what they have.
     eventually("df shows the space", || avail_mib(&mount) >= before + 80);
     drop((kept, other));
+    up.stop();
+    run("umount", &[disk.to_str().unwrap()]);
+}
+
+#[test]
+fn small_files_that_use_up_the_inodes_can_be_removed() {
+    let Some(m) = Machine::new() else { return };
+    let (up, disk) = up_on_ext4(&m, 600, 4096);
+    let mount = m.mount();
+    for round in 0..2 {
+        let dir = mount.join("small");
+        fs::create_dir(&dir).unwrap();
+        let mut written = 0;
+        let refused = loop {
+            match File::create_new(dir.join(written.to_string())) {
+                Ok(mut file) => file.write_all(b"small").unwrap(),
+                Err(refused) => break refused,
+            }
+            written += 1;
+            assert!(written < 4096, "more files than inodes");
+        };
+        assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+        assert!(written > 1500, "round {round}: {written} files");
+        for file in 0..written {
+            assert_eq!(fs::read(dir.join(file.to_string())).unwrap(), b"small", "file {file}");
+        }
+        fs::remove_dir_all(&dir).unwrap();
+        // The next round waits until the OSTs have deleted their objects.
+        let free = || rustix::fs::statvfs(&mount).unwrap().f_ffree;
+        eventually("the inodes are free", || free() > 2000);
+    }
     up.stop();
     run("umount", &[disk.to_str().unwrap()]);
 }

@@ -1,13 +1,17 @@
 //! How full an OST is, and how likely it gets the next object: the rules of the field for its parameters.
 //!
 //! Invariants: a value without I/O. An OST whose free space falls below `reserved_mb_low` gets no new files until it is
-//! above `reserved_mb_high` again. While OSTs have about the same free space they take turns; otherwise the choice is
+//! above `reserved_mb_high` again; the same holds for free files, of [`FILES_LOW`] and [`FILES_HIGH`]. While OSTs have about the same free space they take turns; otherwise the choice is
 //! random, by weight. Weights are free bytes times free objects, less a penalty for recent use.
 
 use nacre_wire::params::QosParam;
 use nacre_wire::target::StatfsReply;
 
 const MIB: u64 = 1 << 20;
+
+/// Watermarks of the free files of an OST. (The OST reports none as free that it has promised.)
+const FILES_LOW: u64 = 32;
+const FILES_HIGH: u64 = 2 * FILES_LOW + 1;
 
 /// `qos_threshold_rr` and `qos_prio_free`, in percent: a plain value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +87,10 @@ impl FreeSpace {
     fn judge(&mut self) -> bool {
         let Reserve { low_mb, high_mb } = self.reserve();
         let avail_mb = self.bytes_avail / MIB;
-        let low = if self.low { avail_mb <= high_mb } else { avail_mb < low_mb };
+        let low = match self.low {
+            true => avail_mb <= high_mb || self.files_free <= FILES_HIGH,
+            false => avail_mb < low_mb || self.files_free < FILES_LOW,
+        };
         core::mem::replace(&mut self.low, low) != low
     }
     pub(crate) fn reserve(&self) -> Reserve {

@@ -466,9 +466,11 @@ impl Osts {
             self.changed.wake_all();
             let now = self.core.ctx.now();
             let pause = match asked {
-                Ok(avail) => {
-                    let pace = before.replace((now, avail)).map(|(at, had)| (now.saturating_since(at), had));
-                    until_next_question(pace, avail)
+                Ok(()) => {
+                    let space = self.allocator.borrow().room(ost.index).unwrap_or_default().space;
+                    let free = [space.bytes_avail, space.files_free];
+                    let before = before.replace((now, free)).map(|(at, had)| (now.saturating_since(at), had));
+                    until_next_question(before, free)
                 }
                 Err(error) => {
                     if !self.stopping.get() {
@@ -480,8 +482,8 @@ impl Osts {
             let _low = self.core.ctx.timeout(now + pause, ost.low.wait()).await;
         }
     }
-    /// Asks an OST for its space. Returns its free bytes and the objects reserved on it.
-    pub(crate) async fn ask_space(&self, ost: &Ost) -> Result<(u64, u64), RpcError> {
+    /// Asks an OST for its space. Returns the objects reserved on it.
+    pub(crate) async fn ask_space(&self, ost: &Ost) -> Result<u64, RpcError> {
         if ost.full.get() {
             // New files come as soon as truncates and destroys have given it room again.
             ost.peer.call(&FreeSpace {}).await?;
@@ -492,13 +494,13 @@ impl Osts {
             room.asked = true;
         });
         self.log_if_full(ost);
-        Ok((space.bytes_avail, objects))
+        Ok(objects)
     }
-    /// The same, and reserves more objects. Returns the free bytes.
-    async fn ask_room(&self, ost: &Ost) -> Result<u64, RpcError> {
-        let (bytes_avail, objects) = self.ask_space(ost).await?;
+    /// The same, and reserves more objects.
+    async fn ask_room(&self, ost: &Ost) -> Result<(), RpcError> {
+        let objects = self.ask_space(ost).await?;
         if objects >= RESERVE_BELOW {
-            return Ok(bytes_avail);
+            return Ok(());
         }
         match ost.peer.call(&nacre_wire::ost::Reserve { objects: RESERVE_OBJECTS - objects }).await {
             Ok(granted) => {
@@ -513,7 +515,7 @@ impl Osts {
             Err(e) => return Err(e),
         }
         self.log_if_full(ost);
-        Ok(bytes_avail)
+        Ok(())
     }
     /// Logs once when an OST becomes full, and once when it has room again.
     fn log_if_full(&self, ost: &Ost) {
@@ -601,18 +603,18 @@ impl Osts {
     }
 }
 
-/// The time until an OST is asked for its space again. It has `avail` bytes now; `pace` is the time since an earlier
-/// reply and the bytes that it had then. At the same pace at most half of the present space is used until the next
+/// The time until an OST is asked for its space again. It has so many bytes and files `free` now; `before` is the time since an
+/// earlier reply and the figures of that one. At the same pace at most half of the present space is used until the next
 /// question.
-fn until_next_question(pace: Option<(Duration, u64)>, avail: u64) -> Duration {
-    let Some((since, had)) = pace else { return STATFS_EVERY };
-    let used = had.saturating_sub(avail);
-    if used == 0 {
-        return STATFS_EVERY;
-    }
-    let half_gone_ms = since.as_millis() * u128::from(avail) / u128::from(used) / 2;
-    let half_gone = Duration::from_millis(u64::try_from(half_gone_ms).unwrap_or(u64::MAX));
-    half_gone.clamp(STATFS_OFTEN, STATFS_EVERY)
+fn until_next_question(before: Option<(Duration, [u64; 2])>, free: [u64; 2]) -> Duration {
+    let Some((since, had)) = before else { return STATFS_EVERY };
+    let until_half_gone = |(had, free): (u64, u64)| {
+        let used = had.checked_sub(free).filter(|used| *used > 0)?;
+        let ms = since.as_millis() * u128::from(free) / u128::from(used) / 2;
+        Some(Duration::from_millis(u64::try_from(ms).unwrap_or(u64::MAX)))
+    };
+    let soonest = had.into_iter().zip(free).filter_map(until_half_gone).min();
+    soonest.map_or(STATFS_EVERY, |soonest| soonest.clamp(STATFS_OFTEN, STATFS_EVERY))
 }
 
 /// Rows of a reservation go with the next start: a full disk keeps no target from it.

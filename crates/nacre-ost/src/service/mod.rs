@@ -23,6 +23,7 @@ use alloc::vec::Vec;
 use bulk_sizes::BulkSizes;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
+use nacre_node::StoreSpace;
 use nacre_osd::{Objects, ObjectsConfig, OsdError, STABLE_KEY, UNVERIFIED_KEY, table};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, PersistentLocks, Registration, Reply, Request, Service, StartRow, TargetCore};
@@ -34,6 +35,8 @@ use nacre_wire::target::{Empty, StatfsReply};
 
 /// A stop waits for the MGS no longer than this.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The size of a new object is estimated with at most so much.
+const AVERAGE_BYTES_MAX: u64 = 64 << 10;
 
 /// An object target.
 pub struct Ost {
@@ -50,6 +53,21 @@ pub struct Ost {
 }
 fn opening(e: &OsdError) -> String {
     format!("the OST's own rows cannot be read: {e}")
+}
+
+impl Ost {
+    /// The number of new objects that still fit: the device's own number if it has one, otherwise an estimate from the average
+    /// size of this target's objects (others may use the device too).
+    fn files_free(&self, space: &StoreSpace) -> u64 {
+        let usage = self.core.osd.usage_total();
+        let average = usage.bytes.checked_div(usage.objects).unwrap_or(0);
+        // A few large objects are no reason to take no small ones.
+        let average = average.clamp(OBJECT_BYTES, AVERAGE_BYTES_MAX);
+        match self.store.room().files_unpromised(space) {
+            Some(files) => files.min(space.bytes_avail / OBJECT_BYTES),
+            None => space.bytes_avail / average,
+        }
+    }
 }
 
 impl Service for Ost {
@@ -153,7 +171,7 @@ impl Service for Ost {
             bytes_free: space.bytes_free,
             bytes_avail: space.bytes_avail.saturating_sub(self.store.room().reserved_bytes()),
             files_used: self.store.room().count().existing,
-            files_free: files_free(&space, self.core.osd.usage_total()),
+            files_free: self.files_free(&space),
             device: space.device,
         };
         *self.statfs.borrow_mut() = reply;
@@ -177,11 +195,4 @@ impl Service for Ost {
         }
         self.store.objects().stop().await;
     }
-}
-
-/// The number of objects that still fit: the device's own number if it has one, otherwise an estimate from the average size of
-/// this target's objects (others may use the device too).
-fn files_free(space: &nacre_node::StoreSpace, usage: nacre_osd::Usage) -> u64 {
-    let average = usage.bytes.checked_div(usage.objects).unwrap_or(0).max(OBJECT_BYTES);
-    space.files_free.map_or(space.bytes_avail / average, |files| files.min(space.bytes_avail / OBJECT_BYTES))
 }

@@ -72,6 +72,25 @@ fn another_mount_sees_each_size_at_once_and_after_the_close() {
     }
 }
 
+/// Its objects do not exist, so the time of the truncate is not theirs.
+#[test]
+fn another_mount_sees_the_time_at_which_an_empty_file_was_truncated() {
+    for seed in 1..=8 {
+        let (mut c, ..) = scene(seed, 1);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let made = run(&mut c, first, async |client| create(&client, "empty").await);
+        let (fid, handle) = made.expect("made");
+        let set = SetAttr { mtime: Some(Timestamp { sec: 1000, nsec: 0 }), ..SetAttr::default() };
+        let old = run(&mut c, second, async move |client| client.setattr(fid, set, caller()).await);
+        assert_eq!(old.expect("set").attr.mtime.sec, 1000);
+        let cut = run(&mut c, first, async move |client| truncate(&client, (fid, handle), 0).await);
+        let seen = run(&mut c, second, async move |client| stat(client, fid).await);
+        let (cut, seen) = (cut.expect("truncated"), seen.expect("seen"));
+        assert!(cut.mtime.sec > 1000, "seed {seed}");
+        assert_eq!((cut.mtime, cut.ctime), (seen.mtime, seen.ctime), "seed {seed}");
+    }
+}
+
 /// Whoever writes as well: only the OSTs know the size then.
 #[test]
 fn a_file_that_two_mounts_write_has_the_size_of_the_latest_change() {

@@ -103,11 +103,21 @@ impl Client {
                 return Err(error);
             }
         };
-        // An empty object stays as it is, and yet the file was truncated now.
+        // Empty objects stay as they are, and yet the file was truncated now. If all are empty, other mounts learn it from the
+        // MDT.
+        let no_object_tells = states.iter().all(|state| state.mtime < mtime);
         states.iter_mut().for_each(|state| state.mtime = state.mtime.max(mtime));
         file.note_truncated(&states);
         file.accessed.changed(mtime);
-        Ok(Some(self.with_objects(&self.settled(reply), &component, &states)))
+        let reply = match no_object_tells {
+            true => {
+                let set = SetAttr { mtime: Some(mtime), ..SetAttr::default() };
+                let request = Setattr { fid: file.fid, set, caller: Caller::root(), time: mtime };
+                mdt.change_inode(Touches::inode(file.fid), &request).await?
+            }
+            false => self.settled(reply),
+        };
+        Ok(Some(self.with_objects(&reply, &component, &states)))
     }
 
     /// Sets the size: the MDT first (it says `Open` from then on), then every object, then the report.

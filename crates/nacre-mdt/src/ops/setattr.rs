@@ -155,8 +155,8 @@ fn start_truncate(view: &mut View<'_>, export: Generation, inode: &mut Inode, ti
     row.tainted |= !row.pending.is_empty();
     row.pending.push(export);
     view.put(UNSETTLED, &fid.key(), &row);
-    // Also if a client has the file open for writing already, and its times do not change.
-    view.breaks(fid, InodeBits::SIZE);
+    // Also if a client has the file open for writing already and no attribute changes, as with a clock that is behind.
+    view.breaks(fid, InodeBits::SIZE | InodeBits::WRITE_BACK);
     inode.attr.size_state = SizeState::Open;
     inode.may_have_objects = true;
     inode.modified_at(time);

@@ -66,6 +66,26 @@ fn the_own_mount_sees_what_it_keeps() {
     }
 }
 
+/// The mount that keeps them computes them, the OST counts them.
+#[test]
+fn the_blocks_of_kept_bytes_behind_a_hole_are_those_of_the_ost() {
+    for (seed, (offset, len)) in (1..).zip([(8191, 8200), (20_000, 8192), (4096, 4096), (1, 1), (12_287, 2)])
+    {
+        let mut c = cluster(seed, 1, 2);
+        write_back(&mut c);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let kept = run(&mut c, first, async move |client| {
+            let (fid, handle) = create(&client, "sparse").await?;
+            write(&client, handle, offset, vec![1; len]).await?;
+            client.getattr(fid).await.map(|entry| (fid, entry.attr.blocks))
+        });
+        assert!(dirty(&mut c) > 0);
+        let (fid, blocks) = kept.expect("written");
+        let counted = run(&mut c, second, async move |client| client.getattr(fid).await);
+        assert_eq!(counted.map(|entry| entry.attr.blocks), Ok(blocks), "{len} bytes at {offset}");
+    }
+}
+
 #[test]
 fn another_mount_that_asks_for_the_size_or_opens_the_file_sees_all_bytes() {
     for seed in 1..=16 {
@@ -129,6 +149,24 @@ fn changes_of_another_mount_follow_the_kept_bytes() {
             assert_eq!(size(&mut c, mount, fid), Ok(100 + seed), "seed {seed} mount {mount}");
         }
         assert_eq!(read(&mut c, second, fid), Ok(vec![1; 100 + seed as usize]), "seed {seed}");
+    }
+}
+
+/// Its truncate changes no attribute then.
+#[test]
+fn a_truncate_of_a_mount_whose_clock_is_behind_follows_the_kept_bytes() {
+    for seed in 1..=8 {
+        let (mut c, fid, _handle) = with_dirty(seed);
+        let second = c.mounts[1];
+        c.world.set_wall(second, -3_600_000_000_000);
+        let changed = run(&mut c, second, async move |client| {
+            let set = SetAttr { size: Some(100), ..SetAttr::default() };
+            client.setattr(fid, set, caller()).await.map(|entry| entry.attr.size)
+        });
+        assert_eq!(changed, Ok(100), "seed {seed}");
+        c.world.run_for(3 * SEC);
+        assert_eq!(size(&mut c, 1, fid), Ok(100), "seed {seed}");
+        assert_eq!(read(&mut c, second, fid), Ok(vec![1; 100]), "seed {seed}");
     }
 }
 

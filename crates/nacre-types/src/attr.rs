@@ -144,6 +144,10 @@ impl Attr {
     pub const fn blocks_of(bytes: u64) -> u64 {
         bytes.div_ceil(4096) * (4096 / 512)
     }
+    /// The same of the blocks that so many bytes fill.
+    pub const fn whole_blocks_of(bytes: u64) -> u64 {
+        bytes / 4096 * (4096 / 512)
+    }
 
     /// Attributes of an empty inode with one name that belongs to root.
     pub fn new(fid: Fid, mode: u32, time: Timestamp) -> Self {

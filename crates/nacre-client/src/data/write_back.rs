@@ -156,8 +156,9 @@ impl Client {
             let old = states.get(range.stripe as usize).copied().unwrap_or_default();
             let end = range.offset + range.len;
             // Zeros before the write are bytes like others where the MDT has them.
-            let begin = if file.dom_bytes() > 0 { old.size } else { old.size.max(range.offset) };
-            let blocks = old.blocks + Attr::blocks_of(end).saturating_sub(Attr::blocks_of(begin));
+            let hole_end = if file.dom_bytes() > 0 { 0 } else { Attr::whole_blocks_of(range.offset) };
+            let counted = Attr::blocks_of(old.size).max(hole_end);
+            let blocks = old.blocks + Attr::blocks_of(end).saturating_sub(counted);
             file.note_written(range.stripe, ObjectState { size: end.max(old.size), blocks, mtime });
         }
         for (at, data) in beside {

@@ -376,6 +376,73 @@ fn a_move_to_objects_waits_for_an_ost_that_stands_still() {
     }
 }
 
+/// Sets the size through a mount.
+async fn set_size(client: Rc<Client>, fid: Fid, size: u64) -> Result<(), Failure> {
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    client.setattr(fid, set, caller()).await.map(drop)
+}
+/// The second mount extends the file: what was cut off before are zeros.
+#[track_caller]
+fn assert_zeros_after(c: &mut Cluster, fid: Fid, mut expected: Vec<u8>) {
+    let second = c.mounts[1];
+    let extended = run(c, second, async move |client| set_size(client, fid, 5000).await);
+    assert_eq!(extended, Ok(()));
+    expected.resize(5000, 0);
+    let seen = read(c, second, fid).expect("read");
+    assert!(
+        seen == expected,
+        "first difference at {:?}\n{}",
+        seen.iter().zip(&expected).position(|(a, b)| a != b),
+        c.world.trace(60)
+    );
+}
+
+/// The object has bytes already, and the MDT cuts them off before they have moved.
+#[test]
+fn bytes_that_are_cut_off_during_a_move_to_objects_do_not_return() {
+    for seed in 1..=120 {
+        let (mut c, fid, handle) = synced(seed);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let kept = [100, 0][(seed % 2) as usize];
+        let grown = c.jobs.start(&mut c.world, first, async move |client: Rc<Client>| {
+            append(&client, handle, vec![2; 800]).await
+        });
+        c.world.run_for(seed / 2 * MS / 10);
+        let cut = run(&mut c, second, async move |client| set_size(client, fid, kept).await);
+        assert_eq!(cut, Ok(()), "seed {seed}");
+        assert_eq!(wait::<Result<u32, Failure>>(&mut c, grown), Ok(800), "seed {seed}");
+        let mut expected = vec![1; kept as usize];
+        let seen = read(&mut c, second, fid).expect("read");
+        if seen.len() > kept as usize {
+            expected.extend([2; 800]);
+        }
+        assert!(seen == expected, "seed {seed}: {} bytes\n{}", seen.len(), c.world.trace(60));
+        assert_zeros_after(&mut c, fid, expected);
+    }
+}
+
+/// The same with a move that ended with the mount that wanted it, or with the MDT.
+#[test]
+fn bytes_that_are_cut_off_after_a_move_that_did_not_end_do_not_return() {
+    for seed in 1..=40 {
+        let (mut c, fid, handle) = synced(seed);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let kept = [100, 0][(seed % 2) as usize];
+        c.jobs.start(&mut c.world, first, async move |client: Rc<Client>| {
+            append(&client, handle, vec![2; 800]).await
+        });
+        c.world.run_for(seed / 2 * MS * 3 / 10);
+        c.world.kill(first);
+        c.world.kill(c.servers[MDT]);
+        c.world.run_for(100 * MS);
+        c.world.start(c.servers[MDT]);
+        c.world.run_for(15 * SEC); // the lease of the first mount
+        let cut = run(&mut c, second, async move |client| set_size(client, fid, kept).await);
+        assert_eq!(cut, Ok(()), "seed {seed}");
+        assert_zeros_after(&mut c, fid, vec![1; kept as usize]);
+    }
+}
+
 /// The writer is gone: what it had stored stays, and the size is that of the bytes.
 #[test]
 fn a_dead_writer_leaves_what_it_had_stored() {

@@ -154,16 +154,16 @@ impl Operation for Moved {
 }
 
 /// From now on the bytes are in objects, which have them as they were at version `moved`. EAGAIN: they have to be written
-/// there first. A replay comes after that: its first execution did.
+/// there first, or the objects may have bytes that were cut off since. A replay comes after that: its first execution did.
 fn move_to_objects(view: &mut View<'_>, fid: Fid, moved: Option<Transno>) -> Step<Applied> {
     let mut inode = view.file(fid)?;
     view.depends_on(CHILD, &inode)?;
     if inode.dom_bytes() > 0 {
         let has_moved = moved.is_some_and(|version| version.0 == inode.attr.version) || view.is_replay();
+        if (inode.attr.size > 0 || inode.may_have_objects) && !has_moved {
+            return Err(Errno::EAGAIN.into());
+        }
         if inode.attr.size > 0 {
-            if !has_moved {
-                return Err(Errno::EAGAIN.into());
-            }
             view.delete(DATA, &fid.key());
         }
         end_of_data(&mut inode);

@@ -3,7 +3,8 @@
 //! Rules: (1) One request at a time moves the bytes of a file, so no earlier copy of them arrives after later writes of clients.
 //! (2) The inode says that there may be objects, durably, before the first of them is written: a removal destroys them.
 //! (3) The objects are durable before the row of the bytes goes: it may have been synced. (4) If the file was changed
-//! meanwhile, the bytes are written again.
+//! meanwhile, the bytes are written again. (5) An object that an earlier attempt may have written is cut to the size of the
+//! file first: the file may have become shorter since.
 
 use crate::mdt::Mdt;
 use crate::ops::data::Moved;
@@ -19,13 +20,15 @@ use nacre_types::{
     Component, Errno, Failure, Fid, LockCookie, ObjectId, Owner, ProtocolOutcome, Timestamp, Transno,
 };
 use nacre_wire::mdt::MoveData;
-use nacre_wire::ost::{SyncObject, Write};
+use nacre_wire::ost::{SyncObject, Truncate, Write};
 use tracing::debug;
 
 /// The bytes of a file as they were at a version.
 struct Found {
     version: Transno,
     data: Bytes,
+    /// An earlier attempt may have written the object.
+    may_have_object: bool,
     component: Component,
     owner: Owner,
     mtime: Timestamp,
@@ -56,17 +59,19 @@ impl Mdt {
                 let component = inode.layout.as_ref().and_then(|layout| layout.components.first()).cloned();
                 let (owner, mtime) = (inode.owner(), inode.attr.mtime);
                 let version = Transno(inode.attr.version);
-                if !inode.may_have_objects {
+                let may_have_object = inode.may_have_objects;
+                if !may_have_object {
                     inode.may_have_objects = true;
                     // No client sees the mark. A change of an inode without names would revoke the locks of the sender, too, and
                     // it cannot return them before this move has ended.
                     view.put_unnoticed(&inode);
                 }
-                Ok(component.map(|component| Found { version, data, component, owner, mtime }))
+                let found = |component| Found { version, data, may_have_object, component, owner, mtime };
+                Ok(component.map(found))
             })
             .await?;
         let Some(found) = found else { return Err(Errno::EIO.into()) };
-        if !found.data.is_empty() {
+        if !found.data.is_empty() || found.may_have_object {
             self.core().osd.commit(marked).await.map_err(Errno::from)?;
             let written = self.write_first_object(fid, &found).await;
             written.map_err(|error| match error {
@@ -83,13 +88,19 @@ impl Mdt {
 
     /// All bytes lie in the first chunk.
     async fn write_first_object(&self, fid: Fid, found: &Found) -> Result<(), RpcError> {
-        let Found { component, owner, mtime, data, .. } = found;
+        let Found { component, owner, mtime, data, may_have_object, .. } = found;
         let (object, laid) = (ObjectId { fid, stripe: 0 }, component.laid(0));
         let ost = component.stripes.first().and_then(|ost| self.osts().connected(*ost));
         let Some(peer) = ost else { return Err(RpcError::Failed(ProtocolOutcome::TryLater.into())) };
         let (offset, owner, mtime, lock) = (0, *owner, *mtime, LockCookie(0));
-        let write = Write { object, laid, offset, owner, mtime, lock };
-        peer.request(&write).bulk(vec![data.clone()]).send().await?;
+        if *may_have_object {
+            let size = data.len() as u64;
+            peer.call(&Truncate { object, laid, size, owner, mtime, lock }).await?;
+        }
+        if !data.is_empty() {
+            let write = Write { object, laid, offset, owner, mtime, lock };
+            peer.request(&write).bulk(vec![data.clone()]).send().await?;
+        }
         peer.call(&SyncObject { object, laid }).await.map(drop)
     }
 }

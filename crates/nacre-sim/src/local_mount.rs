@@ -56,7 +56,11 @@ impl Cluster {
 
     /// The process of all servers and of a local mount is killed. The servers start again after `down_ns`.
     pub fn kill_process_with(&mut self, mount: &LocalMount, down_ns: u64) {
-        for node in self.servers.iter().chain([&mount.node]) {
+        self.kill_process_of(mount, &self.servers.clone(), down_ns);
+    }
+    /// The same for a process that serves these targets only.
+    pub fn kill_process_of(&mut self, mount: &LocalMount, servers: &[NodeId], down_ns: u64) {
+        for node in servers.iter().chain([&mount.node]) {
             self.world.kill(*node);
         }
         let read = |segment: u64| {
@@ -77,8 +81,8 @@ impl Cluster {
                 left.entry(ost.0).or_default().push(KeptWrites { log: kept.log, writes });
             }
         }
-        for server in self.servers.clone() {
-            self.world.start_later(server, down_ns);
+        for server in servers {
+            self.world.start_later(*server, down_ns);
         }
     }
 }

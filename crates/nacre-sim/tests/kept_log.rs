@@ -9,7 +9,7 @@ use nacre_sim::local_mount::LocalMount;
 use nacre_sim::world::NodeId;
 use nacre_types::{Failure, Fid, OpenHandle, SetAttr};
 use std::rc::Rc;
-use support::{MS, SEC, append, caller, cluster, create, read, run, write};
+use support::{MS, SEC, append, caller, cluster, create, read, run, write, write_back};
 
 /// A change of the file, and its effect on the bytes.
 #[derive(Debug, Clone)]
@@ -273,5 +273,55 @@ fn a_killed_process_loses_no_acknowledged_write_of_a_small_file() {
             );
             local = start_local(&mut c, &format!("local{life}"));
         }
+    }
+}
+
+/// The OSTs are in other processes: nobody executes the kept writes there.
+#[test]
+fn a_killed_process_without_osts_loses_no_acknowledged_write_of_a_small_file() {
+    for seed in 1..=12 {
+        let mut c = cluster(seed, 2, 1);
+        write_back(&mut c);
+        c.keep_data_at_mdt(1000).expect("the root has a layout");
+        let other = c.mounts[0];
+        let local = start_local(&mut c, "local");
+        let made = run(&mut c, local.node(), async move |client| {
+            let (fid, handle) = create(&client, "file").await?;
+            write(&client, handle, 0, vec![1; 500]).await?;
+            client.fsync(fid, Some(handle)).await?;
+            append(&client, handle, vec![2; 10]).await?;
+            Ok::<_, Failure>(fid)
+        });
+        let fid = made.expect("written");
+        let servers = c.servers[..2].to_vec();
+        c.kill_process_of(&local, &servers, 50 * MS);
+        assert!(c.left_writes_given() > 0, "seed {seed}");
+        let mut expected = vec![1; 500];
+        expected.extend([2; 10]);
+        let killed_at = c.world.now_ns();
+        assert!(read(&mut c, other, fid) == Ok(expected.clone()), "seed {seed}\n{}", c.world.trace(60));
+        // The MDT waits one lease for the clients of the killed process, and not one more for their locks before that.
+        let took = c.world.now_ns() - killed_at;
+        assert!(took < 15 * SEC, "seed {seed}: {} ms", took / MS);
+
+        // The log is given to the MDT again, after another mount has changed the file.
+        let theirs = open(&mut c, other, fid);
+        let wrote = run(&mut c, other, async move |client| {
+            write(&client, theirs, 10, vec![3; 20]).await?;
+            client.fsync(fid, Some(theirs)).await?;
+            client.release(theirs, None).await
+        });
+        assert_eq!(wrote, Ok(()));
+        let layout = run(&mut c, other, async move |client| client.layout(fid).await).expect("told").layout;
+        assert_eq!(layout.expect("a file").dom_bytes, 1000, "seed {seed}: the MDT has the bytes");
+        c.world.kill(servers[1]);
+        c.world.start(servers[1]);
+        expected[10..30].fill(3);
+        assert!(read(&mut c, other, fid) == Ok(expected.clone()), "seed {seed}");
+        let theirs = open(&mut c, other, fid);
+        let grown = run(&mut c, other, async move |client| append(&client, theirs, vec![4; 600]).await);
+        assert_eq!(grown, Ok(600));
+        expected.extend([4; 600]);
+        assert!(read(&mut c, other, fid) == Ok(expected), "seed {seed}");
     }
 }

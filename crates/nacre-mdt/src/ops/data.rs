@@ -15,7 +15,7 @@ use crate::rows::view::{Step, View};
 use alloc::vec::Vec;
 use nacre_types::name::HashKey;
 use nacre_types::{
-    Attr, DOM_BYTES_MAX, Errno, Fid, Generation, InodeBits, ProtocolOutcome, SizeState, Timestamp, Transno,
+    Attr, DOM_BYTES_MAX, Errno, Fid, Generation, InodeBits, ProtocolOutcome, Timestamp, Transno,
 };
 use nacre_wire::mdt::{MoveData, StoreData};
 
@@ -65,6 +65,11 @@ pub(crate) fn store(view: &mut View<'_>, inode: &mut Inode, data: &[u8], mtime: 
 }
 /// Sets all bytes of a file; the caller stores the inode.
 fn set_data(view: &mut View<'_>, inode: &mut Inode, data: &[u8]) {
+    put_data(view, inode, data);
+    view.breaks(inode.attr.fid, InodeBits::SIZE);
+}
+/// The same without a word to other clients.
+fn put_data(view: &mut View<'_>, inode: &mut Inode, data: &[u8]) {
     let key = inode.attr.fid.key();
     match data {
         [] if inode.attr.size > 0 => view.delete(DATA, &key),
@@ -73,7 +78,6 @@ fn set_data(view: &mut View<'_>, inode: &mut Inode, data: &[u8]) {
     }
     inode.attr.size = data.len() as u64;
     inode.attr.blocks = Attr::blocks_of(inode.attr.size);
-    view.breaks(inode.attr.fid, InodeBits::SIZE);
 }
 
 /// Truncates or extends a file whose bytes the target has; the caller stores the inode.
@@ -182,16 +186,17 @@ fn end_of_data(inode: &mut Inode) {
     }
 }
 
-/// OSTs have executed writes of a killed process to the objects of a file, all bytes of the file among them: they are in
-/// objects now, unless they were already, or the file is gone.
-pub(crate) fn objects_were_written(view: &mut View<'_>, fid: Fid) -> Step<()> {
-    let Some(mut inode) = view.inode(fid)?.filter(|inode| inode.dom_bytes() > 0) else { return Ok(()) };
-    if inode.attr.size > 0 {
-        view.delete(DATA, &fid.key());
-    }
-    end_of_data(&mut inode);
-    inode.attr.size_state = SizeState::Open;
-    crate::ops::size::mark_size_unknown(view, fid)?;
-    view.put_changed(&mut inode);
-    Ok(())
+/// A killed process had kept these bytes, all of the file, the latest of them written at `mtime`: the target has them now,
+/// unless they are in objects already, or the file is gone. OSTs may have executed the writes, too. `None`: the bytes are not
+/// those of such a file. Returns whether no byte is missing.
+///
+/// No lock is broken: while that process kept bytes, no other client had SIZE.
+pub(crate) fn restore(view: &mut View<'_>, fid: Fid, data: Option<&[u8]>, mtime: Timestamp) -> Step<bool> {
+    let Some(mut inode) = view.inode(fid)?.filter(|inode| inode.dom_bytes() > 0) else { return Ok(true) };
+    let Some(data) = data.filter(|data| data.len() <= inode.dom_bytes() as usize) else { return Ok(false) };
+    put_data(view, &mut inode, data);
+    inode.written_at(mtime);
+    inode.may_have_objects = true;
+    view.put_data_changed(&mut inode);
+    Ok(true)
 }

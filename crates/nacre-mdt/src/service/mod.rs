@@ -7,6 +7,7 @@ mod clients;
 mod dispatch;
 mod flocks;
 mod inode_locks;
+mod kept_writes;
 mod lookup;
 mod operations;
 pub(crate) mod params;

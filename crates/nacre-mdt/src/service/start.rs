@@ -3,7 +3,6 @@
 use crate::locks::flocks::Flocks;
 use crate::mdt::{Mdt, index_of};
 use crate::ops::WriteBound;
-use crate::ops::data::objects_were_written;
 use crate::osts::Osts;
 use crate::rows::name_hash::NameHash;
 use crate::rows::opens::Opens;
@@ -12,7 +11,6 @@ use crate::rows::row::{FlocksRow, Inode, OpenRow, Row, RowError, Unsettled};
 use crate::rows::state_change::SizeBefore;
 use crate::rows::table::{self, FLOCK, INODE, META, OPEN, ORPHAN, UNSETTLED, meta};
 use crate::service::bounds::credits_of;
-use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -164,20 +162,6 @@ impl Mdt {
                 self.name_hash().set(HashKey(a, b));
             }
         }
-    }
-
-    /// Writes that a killed process had kept are executed by the OSTs, all bytes of a small file among them: the bytes that this
-    /// target has of it are not needed any more. It may be told again: then they are in objects already.
-    async fn follow_kept_writes(&self) -> Result<(), nacre_types::Errno> {
-        let writes = self.core().config.kept_writes.iter().flat_map(|kept| &kept.writes);
-        let files: BTreeSet<Fid> = writes.map(|(write, _)| write.object.fid).collect();
-        for fid in files {
-            let mut read_set = ReadSet::of_inode(fid);
-            read_set.key(UNSETTLED, &fid.key());
-            let credits = credits_of(WriteBound::inodes(2).freeing());
-            self.execute_local(read_set, credits, |view| objects_were_written(view, fid)).await?;
-        }
-        Ok(())
     }
 
     /// Ends orphans that no client has open. There are none while rows agree; a damaged row must not keep space.

@@ -6,7 +6,7 @@ mod support;
 use nacre_client::{AllocateArgs, AllocateMode, Client};
 use nacre_sim::cluster::Cluster;
 use nacre_sim::mount::JobId;
-use nacre_types::{Failure, Fid, OpenHandle, SetAttr};
+use nacre_types::{Failure, Fid, OpenHandle, SetAttr, Timestamp};
 use std::rc::Rc;
 use support::{
     MDT, MS, OST, SEC, append, caller, cluster, create, read, run, sent_to, wait, write, write_back,
@@ -440,6 +440,34 @@ fn bytes_that_are_cut_off_after_a_move_that_did_not_end_do_not_return() {
         let cut = run(&mut c, second, async move |client| set_size(client, fid, kept).await);
         assert_eq!(cut, Ok(()), "seed {seed}");
         assert_zeros_after(&mut c, fid, vec![1; kept as usize]);
+    }
+}
+
+/// The move takes the time of the last change to the object, not the one that was set: that would stay there for ever.
+#[test]
+fn a_time_in_the_future_does_not_outlive_the_move_to_objects() {
+    for seed in 1..=8 {
+        let (mut c, fid, handle) = synced(seed);
+        let (first, other) = (c.mounts[0], c.mounts[(seed % 2) as usize]);
+        let at = |sec| Timestamp { sec, nsec: 0 };
+        let set_mtime = |sec| {
+            async move |client: Rc<Client>| {
+                let set = SetAttr { mtime: Some(at(sec)), ..SetAttr::default() };
+                client.setattr(fid, set, caller()).await.map(|entry| entry.attr.mtime)
+            }
+        };
+        let mtime = async move |client: Rc<Client>| client.getattr(fid).await.map(|entry| entry.attr.mtime);
+        let future = 1 << 33;
+        assert_eq!(run(&mut c, first, set_mtime(future)), Ok(at(future)));
+        let grown = run(&mut c, first, async move |client| append(&client, handle, vec![2; 800]).await);
+        assert_eq!(grown, Ok(800));
+        let written = run(&mut c, other, mtime).expect("told");
+        assert!(written < at(future), "seed {seed}: {written:?}");
+        c.world.run_for(SEC); // the write is at the OST, and clocks agree so far
+        assert_eq!(run(&mut c, other, set_mtime(1000)), Ok(at(1000)), "seed {seed}");
+        for mount in c.mounts.clone() {
+            assert_eq!(run(&mut c, mount, mtime), Ok(at(1000)), "seed {seed}");
+        }
     }
 }
 

@@ -57,7 +57,8 @@ impl Mdt {
                 let mut inode = view.file(fid)?;
                 let data = view.bytes(DATA, &fid.key())?.map(Bytes::copy_from_slice).unwrap_or_default();
                 let component = inode.layout.as_ref().and_then(|layout| layout.components.first()).cloned();
-                let (owner, mtime) = (inode.owner(), inode.attr.mtime);
+                // Not the modification time: that may be one that was set, and the object keeps the latest.
+                let (owner, mtime) = (inode.owner(), inode.mtime_order);
                 let version = Transno(inode.attr.version);
                 let may_have_object = inode.may_have_objects;
                 if !may_have_object {

@@ -9,7 +9,8 @@ use nacre_sim::mount::JobId;
 use nacre_types::{Failure, Fid, OpenHandle, SetAttr, Timestamp};
 use std::rc::Rc;
 use support::{
-    MDT, MS, OST, SEC, append, caller, cluster, create, read, run, sent_to, wait, write, write_back,
+    DIR, MDT, MS, OST, SEC, append, caller, cluster, create, make, read, run, sent_to, wait, write,
+    write_back,
 };
 
 const DOM_BYTES: u32 = 1000;
@@ -467,6 +468,42 @@ fn a_time_in_the_future_does_not_outlive_the_move_to_objects() {
         assert_eq!(run(&mut c, other, set_mtime(1000)), Ok(at(1000)), "seed {seed}");
         for mount in c.mounts.clone() {
             assert_eq!(run(&mut c, mount, mtime), Ok(at(1000)), "seed {seed}");
+        }
+    }
+}
+
+/// More files than the mount has slots wait for an OST that is silent: other changes go on.
+#[test]
+fn moves_to_objects_that_wait_for_an_ost_do_not_keep_the_slots() {
+    for seed in 1..=6 {
+        let mut c = started(seed, 2);
+        let first = c.mounts[0];
+        let mut files = Vec::new();
+        for name in ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"] {
+            let (fid, handle) = written(&mut c, name, vec![1; 500]);
+            fsync(&mut c, fid, handle);
+            files.push((fid, handle));
+        }
+        for ost in [OST, OST + 1] {
+            c.world.pause_for(c.servers[ost], 20 * SEC);
+        }
+        let mut grown = Vec::new();
+        for (_, handle) in &files {
+            let handle = *handle;
+            grown.push(c.jobs.start(&mut c.world, first, async move |client: Rc<Client>| {
+                append(&client, handle, vec![2; 800]).await
+            }));
+        }
+        c.world.run_for(SEC);
+        for name in ["a", "b", "c", "d"] {
+            let made = c.jobs.start(&mut c.world, first, async move |client: Rc<Client>| {
+                make(&client, Fid::ROOT, name, DIR).await.map(drop)
+            });
+            let made = c.jobs.wait::<Result<(), Failure>>(&mut c.world, made, 2 * SEC);
+            assert_eq!(made, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));
+        }
+        for ((fid, _), grown) in files.into_iter().zip(grown) {
+            assert_grown(&mut c, seed, fid, grown);
         }
     }
 }

@@ -128,38 +128,9 @@ impl Operation for MoveData {
     }
 }
 
-/// [`MoveData`] of a file whose objects have the bytes that it had at this version.
-pub(crate) struct Moved {
-    fid: Fid,
-    version: Transno,
-}
-impl Moved {
-    pub(crate) fn new(fid: Fid, version: Transno) -> Self {
-        Self { fid, version }
-    }
-}
-
-impl Operation for Moved {
-    fn counter(&self) -> Option<&'static str> {
-        None
-    }
-
-    fn read_set(&self, _hash: HashKey, _export: Generation) -> ReadSet {
-        ReadSet::of_inode(self.fid)
-    }
-
-    fn bound(&self) -> WriteBound {
-        WriteBound::inodes(1).freeing()
-    }
-
-    fn apply(&self, view: &mut View<'_>, _context: &mut Context<'_>) -> Step<Applied> {
-        move_to_objects(view, self.fid, Some(self.version))
-    }
-}
-
 /// From now on the bytes are in objects, which have them as they were at version `moved`. EAGAIN: they have to be written
 /// there first, or the objects may have bytes that were cut off since. A replay comes after that: its first execution did.
-fn move_to_objects(view: &mut View<'_>, fid: Fid, moved: Option<Transno>) -> Step<Applied> {
+pub(crate) fn move_to_objects(view: &mut View<'_>, fid: Fid, moved: Option<Transno>) -> Step<Applied> {
     let mut inode = view.file(fid)?;
     view.depends_on(CHILD, &inode)?;
     if inode.dom_bytes() > 0 {
@@ -172,6 +143,9 @@ fn move_to_objects(view: &mut View<'_>, fid: Fid, moved: Option<Transno>) -> Ste
         }
         end_of_data(&mut inode);
         view.put_data_changed(&mut inode);
+    } else {
+        // The sender may have a lock under which it believes in the old layout.
+        view.shows_to_sender(&inode);
     }
     view.describes(&inode);
     Ok(Applied::entry(&inode.reply()))

@@ -1,35 +1,69 @@
 //! The files whose bytes are on their way to objects: each of them once. Not here: the way (`move_data.rs`).
 
-use alloc::collections::BTreeSet;
-use core::cell::RefCell;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use core::cell::{Cell, RefCell};
 use nacre_node::{Ctx, WaitList};
-use nacre_types::Fid;
+use nacre_types::{Failure, Fid, Instant};
 
-/// The files whose bytes are on their way. Bounded by the requests under way.
+/// Files whose bytes may be on their way at a time: each keeps them in memory.
+const MOVES_MAX: usize = 256;
+
+/// The files whose bytes are on their way. A move does not end with the request that has begun it.
 pub(crate) struct DataMoves {
-    under_way: RefCell<BTreeSet<Fid>>,
-    ended: WaitList,
+    ctx: Rc<Ctx>,
+    under_way: RefCell<BTreeMap<Fid, Rc<DataMove>>>,
 }
 impl DataMoves {
-    pub(crate) fn new(ctx: &Ctx) -> Self {
-        Self { under_way: RefCell::default(), ended: ctx.wait_list() }
+    pub(crate) fn new(ctx: &Rc<Ctx>) -> Self {
+        Self { ctx: ctx.clone(), under_way: RefCell::default() }
     }
-    /// Waits until no other request moves the bytes of this file.
-    pub(crate) async fn begin(&self, fid: Fid) -> DataMove<'_> {
-        while !self.under_way.borrow_mut().insert(fid) {
-            self.ended.wait().await;
+    pub(crate) fn of(&self, fid: Fid) -> Option<Rc<DataMove>> {
+        self.under_way.borrow().get(&fid).cloned()
+    }
+    /// A new move, of a file that has none: the caller carries it out, and ends it. `None`: there are too many.
+    pub(crate) fn begin(&self, fid: Fid) -> Option<Rc<DataMove>> {
+        let mut under_way = self.under_way.borrow_mut();
+        if under_way.len() >= MOVES_MAX {
+            return None;
         }
-        DataMove { moves: self, fid }
+        let began = self.ctx.now();
+        let new = Rc::new(DataMove { fid, began, ended: self.ctx.wait_list(), result: Cell::new(None) });
+        under_way.insert(fid, new.clone());
+        Some(new)
+    }
+    /// Waits until the end of a file's bytes here is committed, if a request has seen it.
+    pub(crate) async fn committed(&self, fid: Fid) {
+        if let Some(under_way) = self.of(fid) {
+            // A request that has to wait for its bytes hears of a failure.
+            drop(under_way.ended().await);
+        }
+    }
+    pub(crate) fn end(&self, this: &DataMove, result: Result<(), Failure>) {
+        self.under_way.borrow_mut().remove(&this.fid);
+        this.result.set(Some(result));
+        this.ended.wake_all();
     }
 }
-/// The move of a file's bytes; it ends when this is dropped.
-pub(crate) struct DataMove<'a> {
-    moves: &'a DataMoves,
+
+/// The move of a file's bytes.
+pub(crate) struct DataMove {
     fid: Fid,
+    began: Instant,
+    ended: WaitList,
+    result: Cell<Option<Result<(), Failure>>>,
 }
-impl Drop for DataMove<'_> {
-    fn drop(&mut self) {
-        self.moves.under_way.borrow_mut().remove(&self.fid);
-        self.moves.ended.wake_all();
+impl DataMove {
+    pub(crate) fn began(&self) -> Instant {
+        self.began
+    }
+    /// Waits for its end.
+    pub(crate) async fn ended(&self) -> Result<(), Failure> {
+        loop {
+            match self.result.get() {
+                Some(result) => return result,
+                None => self.ended.wait().await,
+            }
+        }
     }
 }

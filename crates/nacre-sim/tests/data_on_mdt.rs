@@ -508,6 +508,45 @@ fn moves_to_objects_that_wait_for_an_ost_do_not_keep_the_slots() {
     }
 }
 
+fn set_active(c: &mut Cluster, value: &'static str) {
+    let first = c.mounts[0];
+    run(c, first, async move |client| {
+        let params = client.params().into_iter().map(|param| param.name);
+        for name in params.filter(|name| name.starts_with("osc.") && name.ends_with(".active")) {
+            client.set_param(&name, value).expect("a mount has it");
+        }
+    });
+}
+
+/// The administrator ends the waiting for OSTs that are down.
+#[test]
+fn a_move_to_objects_ends_when_its_ost_is_set_inactive() {
+    for seed in 1..=6 {
+        let (mut c, fid, handle) = synced(seed);
+        let first = c.mounts[0];
+        for ost in [OST, OST + 1] {
+            c.world.kill(c.servers[ost]);
+        }
+        let grow = async move |client: Rc<Client>| append(&client, handle, vec![2; 800]).await;
+        let grown = c.jobs.start(&mut c.world, first, grow);
+        c.world.run_for(3 * SEC);
+        set_active(&mut c, "0");
+        let ended = c.jobs.wait::<Result<u32, Failure>>(&mut c.world, grown, SEC);
+        assert_eq!(ended, Some(Err(Failure::EIO)), "seed {seed}");
+        let again = c.jobs.start(&mut c.world, first, grow);
+        let ended = c.jobs.wait::<Result<u32, Failure>>(&mut c.world, again, SEC);
+        assert_eq!(ended, Some(Err(Failure::EIO)), "seed {seed}");
+        assert_seen(&mut c, fid, &[1; 500]);
+
+        set_active(&mut c, "1");
+        for ost in [OST, OST + 1] {
+            c.world.start(c.servers[ost]);
+        }
+        let grown = c.jobs.start(&mut c.world, first, grow);
+        assert_grown(&mut c, seed, fid, grown);
+    }
+}
+
 /// The writer is gone: what it had stored stays, and the size is that of the bytes.
 #[test]
 fn a_dead_writer_leaves_what_it_had_stored() {

@@ -13,10 +13,14 @@ use crate::files::dirty_files::{DirtyFile, SentBytes};
 use crate::files::ranges::{RangeGuard, Share};
 use crate::files::state::FileState;
 use crate::files::table::Open;
+use crate::targets::target::Target;
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use core::future::poll_fn;
+use core::pin::pin;
+use core::task::Poll;
 use nacre_types::{Component, Errno, Extent, Failure, Fid, ProtocolOutcome, Timestamp};
 use nacre_wire::mdt::{MoveData, ReadData, ReadDataReply, StoreData};
 
@@ -50,7 +54,34 @@ impl Client {
         }
         Ok(())
     }
+    /// EIO: the administrator has set the OST inactive here, for which the MDT may wait for ever. The request goes on then.
     pub(crate) async fn move_data_of(&self, fid: Fid) -> Result<(), Failure> {
+        let Some(ost) = self.first_ost_of(fid) else { return self.request_move(fid).await };
+        let is_active = || ost.peer.with_import(|import| import.is_active());
+        if !is_active() {
+            return Err(Failure::EIO);
+        }
+        let (promise, moved) = self.ctx.promise();
+        let client = self.me();
+        self.ctx.spawn(async move { promise.fulfil(client.request_move(fid).await) });
+        let mut moved = pin!(moved);
+        while is_active() {
+            let mut changed = pin!(ost.peer.changed());
+            let done = poll_fn(|cx| match moved.as_mut().poll(cx) {
+                Poll::Ready(done) => Poll::Ready(Some(done.unwrap_or(Err(Failure::EIO)))),
+                Poll::Pending => changed.as_mut().poll(cx).map(|()| None),
+            });
+            if let Some(done) = done.await {
+                return done;
+            }
+        }
+        Err(Failure::EIO)
+    }
+    fn first_ost_of(&self, fid: Fid) -> Option<Rc<Target>> {
+        let component = self.files.used(fid)?.known_component()?;
+        self.mount.known_ost(*component.stripes.first()?)
+    }
+    async fn request_move(&self, fid: Fid) -> Result<(), Failure> {
         let moved = self.mdt_of(fid).await?.change_inode(Touches::inode(fid), &MoveData { fid }).await?;
         if let Some(file) = self.files.used(fid) {
             file.learn(&moved);

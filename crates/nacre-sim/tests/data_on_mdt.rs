@@ -547,6 +547,34 @@ fn a_move_to_objects_ends_when_its_ost_is_set_inactive() {
     }
 }
 
+/// A mount changes and syncs the file all the time, and another one wants its bytes in objects.
+#[test]
+fn a_move_to_objects_ends_while_a_mount_syncs_the_file_all_the_time() {
+    for seed in 1..=40 {
+        let (mut c, fid, handle) = synced(seed);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        for _ in 0..4 {
+            c.jobs.start(&mut c.world, first, async move |client: Rc<Client>| {
+                for round in 0..20_000 {
+                    write(&client, handle, 0, vec![3; 1 + round % 7]).await?;
+                    client.fsync(fid, Some(handle)).await?;
+                }
+                Ok::<_, Failure>(())
+            });
+        }
+        c.world.run_for(10 * MS);
+        let extended = c
+            .jobs
+            .start(&mut c.world, second, async move |client: Rc<Client>| set_size(client, fid, 5000).await);
+        let ended = c.jobs.wait::<Result<(), Failure>>(&mut c.world, extended, 5 * SEC);
+        assert_eq!(ended, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));
+        let is_round = |line: &&str| line.contains("MDT0000   -> demo-OST") && line.contains(": Write Write");
+        let rounds = c.world.trace(usize::MAX).lines().filter(is_round).count();
+        assert!(rounds <= 3, "seed {seed}: {rounds} rounds");
+        assert_eq!(size(&mut c, 1, fid), Ok(5000));
+    }
+}
+
 /// The writer is gone: what it had stored stays, and the size is that of the bytes.
 #[test]
 fn a_dead_writer_leaves_what_it_had_stored() {

@@ -22,7 +22,7 @@ use nacre_target::{Reply, Request};
 use nacre_types::{
     Component, Errno, Failure, Fid, LockCookie, ObjectId, Owner, ProtocolOutcome, Timestamp, Transno,
 };
-use nacre_wire::mdt::MoveData;
+use nacre_wire::mdt::{MoveData, StoreData};
 use nacre_wire::ost::{SyncObject, Truncate, Write};
 use tracing::debug;
 
@@ -58,8 +58,10 @@ impl Mdt {
                 ended.unwrap_or(Err(ProtocolOutcome::TryLater.into()))?;
             }
             let done = self.operation(request, args).await;
-            if !matches!(done, Err(Failure::EAGAIN)) {
+            if done.is_ok() {
                 self.data_moves().committed(args.fid).await;
+            }
+            if !matches!(done, Err(Failure::EAGAIN)) {
                 return done;
             }
             if self.data_moves().of(args.fid).is_none() {
@@ -68,12 +70,22 @@ impl Mdt {
             }
         }
     }
+    /// Stores the bytes of a file that does not have to move first.
+    pub(crate) async fn store_data(&self, request: &Request) -> Result<Reply, Failure> {
+        let fid = request.args::<StoreData<'_>>()?.fid;
+        self.data_moves().give_way(fid).await;
+        let done = self.dispatch_operation(request).await;
+        if matches!(done, Err(Failure::Outcome(ProtocolOutcome::InObjects))) {
+            self.data_moves().committed(fid).await;
+        }
+        done
+    }
     async fn carry_out(self: Rc<Self>, fid: Fid, this: Rc<DataMove>) {
-        let result = self.try_move(fid).await;
+        let result = self.try_move(fid, &this).await;
         self.data_moves().end(&this, result);
     }
     /// The end of the bytes here is committed before anybody hears of it: who writes to the objects then does not repeat it.
-    async fn try_move(&self, fid: Fid) -> Result<(), Failure> {
+    async fn try_move(&self, fid: Fid, this: &DataMove) -> Result<(), Failure> {
         for _ in 0..ROUNDS_MAX {
             let version = self.write_objects(fid).await?;
             let credits = credits_of(WriteBound::inodes(1).freeing());
@@ -86,7 +98,7 @@ impl Mdt {
                 Ok((transno, ())) => {
                     return Ok(self.core().osd.commit(transno).await.map_err(Errno::from)?);
                 }
-                Err(Errno::EAGAIN) => {} // it was changed meanwhile
+                Err(Errno::EAGAIN) => self.data_moves().begins_again(this), // it was changed meanwhile
                 Err(errno) => return Err(errno.into()),
             }
         }

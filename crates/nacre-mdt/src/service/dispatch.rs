@@ -27,6 +27,7 @@ impl Mdt {
             Opcode::ReadData => Box::pin(self.read_data(&request.args()?)).await,
             Opcode::Settle => Box::pin(self.getattr_settled(request, &request.args()?)).await,
             Opcode::MoveData => Box::pin(self.move_data(request, &request.args()?)).await,
+            Opcode::StoreData => Box::pin(self.store_data(request)).await,
             Opcode::Batch => Box::pin(self.batch(request)).await,
             Opcode::GrantSeq => {
                 let GrantSeq {} = request.args()?;
@@ -63,6 +64,7 @@ impl Mdt {
             Opcode::Getattr => self.getattr_now(request, &request.args().ok()?),
             Opcode::ReadData => self.read_data_now(&request.args().ok()?),
             Opcode::MoveData => None,
+            Opcode::StoreData if !self.data_moves().is_empty() => None,
             opcode => {
                 let op = AnyOperation::decode(opcode, &request.body).ok()??;
                 let done = self.operation_now(request, op.get())?;
@@ -71,7 +73,7 @@ impl Mdt {
             }
         }
     }
-    async fn dispatch_operation(&self, request: &Request) -> Result<Reply, Failure> {
+    pub(crate) async fn dispatch_operation(&self, request: &Request) -> Result<Reply, Failure> {
         let op = AnyOperation::decode(request.opcode, &request.body)?.ok_or(Errno::EOPNOTSUPP)?;
         op.get().count(request);
         self.operation(request, op.get()).await

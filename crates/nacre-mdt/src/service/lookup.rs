@@ -59,11 +59,19 @@ impl Mdt {
         finished(self.get_attr(request, args, &mut Missed::default()))
     }
     pub(crate) async fn read_data(&self, args: &ReadData) -> Result<Reply, Failure> {
-        self.with_rows(|missed| self.data_of(args, missed)).await
+        let mut is_here = false;
+        let done = self.with_rows(|missed| self.data_of(args, missed, &mut is_here)).await;
+        if done.is_ok() && !is_here {
+            self.data_moves().committed(args.fid).await;
+        }
+        done
     }
     /// The same, if nothing has to be waited for.
     pub(crate) fn read_data_now(&self, args: &ReadData) -> Option<Result<Reply, Failure>> {
-        finished(self.data_of(args, &mut Missed::default()))
+        let mut is_here = false;
+        let done = self.data_of(args, &mut Missed::default(), &mut is_here);
+        let is_certain = is_here || self.data_moves().of(args.fid).is_none();
+        if is_certain { finished(done) } else { None }
     }
     /// Repeats an attempt until it has all its rows.
     async fn with_rows(&self, mut attempt: impl FnMut(&mut Missed) -> Step<Reply>) -> Result<Reply, Failure> {
@@ -116,7 +124,8 @@ impl Mdt {
         reply.tail = self.lock_tail(claims);
         Ok(reply)
     }
-    fn data_of(&self, args: &ReadData, missed: &mut Missed) -> Step<Reply> {
+    /// `is_here` becomes true if this target has the bytes.
+    fn data_of(&self, args: &ReadData, missed: &mut Missed, is_here: &mut bool) -> Step<Reply> {
         let key = args.fid.key();
         let row = self.inode_row(args.fid, missed)?.ok_or(Errno::ESTALE)?;
         let layout = InodeRow::of_row(&row).and_then(|inode| Ok((inode.attr, inode.layout.value()?)));
@@ -125,6 +134,7 @@ impl Mdt {
         if layout.is_none_or(|layout| layout.dom_bytes == 0) {
             return Ok(Reply::of(&ReadDataReply { data: None, mtime }));
         }
+        *is_here = true;
         let data = match attr.size {
             0 => Bytes::new(),
             _ => self.row_now(DATA, &key, missed, |row| row.cloned())?.unwrap_or_default(),

@@ -105,7 +105,7 @@ impl Client {
         };
         // Empty objects stay as they are, and yet the file was truncated now. If all are empty, other mounts learn it from the
         // MDT.
-        let no_object_tells = states.iter().all(|state| state.mtime < mtime);
+        let no_object_tells = size == 0 && states.iter().all(|state| state.mtime < mtime);
         states.iter_mut().for_each(|state| state.mtime = state.mtime.max(mtime));
         file.note_truncated(&states);
         file.accessed.changed(mtime);

@@ -590,3 +590,33 @@ fn a_dead_writer_leaves_what_it_had_stored() {
         assert_eq!(size(&mut c, 1, fid), Ok(seen.len() as u64));
     }
 }
+
+/// The first mount has the bytes moved, and the second learns of it by a read, writes and syncs. The whole machine is lost before
+/// the move is durable by itself.
+#[test]
+fn what_a_mount_syncs_survives_although_another_had_the_bytes_moved() {
+    for seed in 1..=8 {
+        let mut c = started(seed, 2);
+        let (fid, handle) = written(&mut c, "file", Vec::new());
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let other = run(&mut c, second, async move |client| {
+            let (_, handle) = client.open(fid, 2, caller()).await?;
+            client.fsync(fid, Some(handle)).await?;
+            Ok::<_, Failure>(handle)
+        });
+        let other = other.expect("opened and synced");
+        let moved = run(&mut c, first, async move |client| write(&client, handle, 0, vec![1; 100]).await);
+        assert_eq!(moved, Ok(100));
+        let synced = run(&mut c, second, async move |client| {
+            client.read(other, 0, 1000).await?;
+            write(&client, other, 200, vec![2; 50]).await?;
+            client.fsync(fid, Some(other)).await
+        });
+        assert_eq!(synced, Ok(()));
+        c.lose_power().expect("it comes back");
+        c.world.run_for(15 * SEC); // the leases of the mounts that are gone
+        let last = *c.mounts.last().expect("there is one more");
+        let seen = read(&mut c, last, fid).expect("what was synced can be read");
+        assert!(seen.len() == 250 && seen[200..] == [2; 50], "seed {seed}: {} bytes", seen.len());
+    }
+}

@@ -57,4 +57,17 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         )],
     )
     .found_by("nacre-sim", "data_on_mdt", "a_move_to_objects_waits_for_an_ost_that_stands_still"),
+    planted(
+        "data on the MDT: a sync relies on a move that the MDT may forget",
+        "crates/nacre-client/src/files/state.rs",
+        &[(
+            "SyncPoint { changes, dom_bytes: self.dom_bytes.get() }",
+            "SyncPoint { changes, dom_bytes: (0, 0) }",
+        )],
+    )
+    .found_by(
+        "nacre-sim",
+        "data_on_mdt",
+        "what_a_mount_syncs_survives_although_another_had_the_bytes_moved",
+    ),
 ];

@@ -508,9 +508,9 @@ fn moves_to_objects_that_wait_for_an_ost_do_not_keep_the_slots() {
     }
 }
 
-fn set_active(c: &mut Cluster, value: &'static str) {
-    let first = c.mounts[0];
-    run(c, first, async move |client| {
+fn set_active(c: &mut Cluster, mount: usize, value: &'static str) {
+    let mount = c.mounts[mount];
+    run(c, mount, async move |client| {
         let params = client.params().into_iter().map(|param| param.name);
         for name in params.filter(|name| name.starts_with("osc.") && name.ends_with(".active")) {
             client.set_param(&name, value).expect("a mount has it");
@@ -530,7 +530,7 @@ fn a_move_to_objects_ends_when_its_ost_is_set_inactive() {
         let grow = async move |client: Rc<Client>| append(&client, handle, vec![2; 800]).await;
         let grown = c.jobs.start(&mut c.world, first, grow);
         c.world.run_for(3 * SEC);
-        set_active(&mut c, "0");
+        set_active(&mut c, 0, "0");
         let ended = c.jobs.wait::<Result<u32, Failure>>(&mut c.world, grown, SEC);
         assert_eq!(ended, Some(Err(Failure::EIO)), "seed {seed}");
         let again = c.jobs.start(&mut c.world, first, grow);
@@ -538,13 +538,28 @@ fn a_move_to_objects_ends_when_its_ost_is_set_inactive() {
         assert_eq!(ended, Some(Err(Failure::EIO)), "seed {seed}");
         assert_seen(&mut c, fid, &[1; 500]);
 
-        set_active(&mut c, "1");
+        set_active(&mut c, 0, "1");
         for ost in [OST, OST + 1] {
             c.world.start(c.servers[ost]);
         }
         let grown = c.jobs.start(&mut c.world, first, grow);
         assert_grown(&mut c, seed, fid, grown);
     }
+}
+
+/// The same for a mount that cuts or extends the file by its name and does not use it otherwise.
+#[test]
+fn a_truncate_by_name_ends_when_the_ost_of_the_bytes_is_set_inactive() {
+    let (mut c, fid, _) = synced(1);
+    let second = c.mounts[1];
+    for ost in [OST, OST + 1] {
+        c.world.kill(c.servers[ost]);
+    }
+    let grown = c.jobs.start(&mut c.world, second, move |client: Rc<Client>| set_size(client, fid, 5000));
+    c.world.run_for(3 * SEC);
+    set_active(&mut c, 1, "0");
+    let ended = c.jobs.wait::<Result<(), Failure>>(&mut c.world, grown, SEC);
+    assert_eq!(ended, Some(Err(Failure::EIO)), "{}", c.world.trace(60));
 }
 
 /// A mount changes and syncs the file all the time, and another one wants its bytes in objects.

@@ -121,4 +121,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("given.iter().filter(|kept| !followed.contains(&kept.log))", "given.iter()")],
     )
     .found_by("nacre-sim", "kept_log", "a_log_of_small_files_is_executed_once"),
+    planted(
+        "data on the MDT: a truncate by name waits for an OST that was set inactive",
+        "crates/nacre-client/src/data/dom.rs",
+        &[("if file.known_component().is_none() {", "if file.known_component().is_none() && fid.oid.0 > u32::MAX - 1 {")],
+    )
+    .found_by("nacre-sim", "data_on_mdt", "a_truncate_by_name_ends_when_the_ost_of_the_bytes_is_set_inactive"),
 ];

@@ -508,9 +508,9 @@ fn moves_to_objects_that_wait_for_an_ost_do_not_keep_the_slots() {
     }
 }
 
-fn set_active(c: &mut Cluster, value: &'static str) {
-    let first = c.mounts[0];
-    run(c, first, async move |client| {
+fn set_active(c: &mut Cluster, mount: usize, value: &'static str) {
+    let mount = c.mounts[mount];
+    run(c, mount, async move |client| {
         let params = client.params().into_iter().map(|param| param.name);
         for name in params.filter(|name| name.starts_with("osc.") && name.ends_with(".active")) {
             client.set_param(&name, value).expect("a mount has it");
@@ -530,7 +530,7 @@ fn a_move_to_objects_ends_when_its_ost_is_set_inactive() {
         let grow = async move |client: Rc<Client>| append(&client, handle, vec![2; 800]).await;
         let grown = c.jobs.start(&mut c.world, first, grow);
         c.world.run_for(3 * SEC);
-        set_active(&mut c, "0");
+        set_active(&mut c, 0, "0");
         let ended = c.jobs.wait::<Result<u32, Failure>>(&mut c.world, grown, SEC);
         assert_eq!(ended, Some(Err(Failure::EIO)), "seed {seed}");
         let again = c.jobs.start(&mut c.world, first, grow);
@@ -538,13 +538,28 @@ fn a_move_to_objects_ends_when_its_ost_is_set_inactive() {
         assert_eq!(ended, Some(Err(Failure::EIO)), "seed {seed}");
         assert_seen(&mut c, fid, &[1; 500]);
 
-        set_active(&mut c, "1");
+        set_active(&mut c, 0, "1");
         for ost in [OST, OST + 1] {
             c.world.start(c.servers[ost]);
         }
         let grown = c.jobs.start(&mut c.world, first, grow);
         assert_grown(&mut c, seed, fid, grown);
     }
+}
+
+/// The same for a mount that cuts or extends the file by its name and does not use it otherwise.
+#[test]
+fn a_truncate_by_name_ends_when_the_ost_of_the_bytes_is_set_inactive() {
+    let (mut c, fid, _) = synced(1);
+    let second = c.mounts[1];
+    for ost in [OST, OST + 1] {
+        c.world.kill(c.servers[ost]);
+    }
+    let grown = c.jobs.start(&mut c.world, second, move |client: Rc<Client>| set_size(client, fid, 5000));
+    c.world.run_for(3 * SEC);
+    set_active(&mut c, 1, "0");
+    let ended = c.jobs.wait::<Result<(), Failure>>(&mut c.world, grown, SEC);
+    assert_eq!(ended, Some(Err(Failure::EIO)), "{}", c.world.trace(60));
 }
 
 /// A mount changes and syncs the file all the time, and another one wants its bytes in objects.
@@ -588,5 +603,35 @@ fn a_dead_writer_leaves_what_it_had_stored() {
         let seen = read(&mut c, second, fid).expect("read");
         assert!(seen[..500] == [1; 500] && [500, 510].contains(&seen.len()), "seed {seed}: {}", seen.len());
         assert_eq!(size(&mut c, 1, fid), Ok(seen.len() as u64));
+    }
+}
+
+/// The first mount has the bytes moved, and the second learns of it by a read, writes and syncs. The whole machine is lost before
+/// the move is durable by itself.
+#[test]
+fn what_a_mount_syncs_survives_although_another_had_the_bytes_moved() {
+    for seed in 1..=8 {
+        let mut c = started(seed, 2);
+        let (fid, handle) = written(&mut c, "file", Vec::new());
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let other = run(&mut c, second, async move |client| {
+            let (_, handle) = client.open(fid, 2, caller()).await?;
+            client.fsync(fid, Some(handle)).await?;
+            Ok::<_, Failure>(handle)
+        });
+        let other = other.expect("opened and synced");
+        let moved = run(&mut c, first, async move |client| write(&client, handle, 0, vec![1; 100]).await);
+        assert_eq!(moved, Ok(100));
+        let synced = run(&mut c, second, async move |client| {
+            client.read(other, 0, 1000).await?;
+            write(&client, other, 200, vec![2; 50]).await?;
+            client.fsync(fid, Some(other)).await
+        });
+        assert_eq!(synced, Ok(()));
+        c.lose_power().expect("it comes back");
+        c.world.run_for(15 * SEC); // the leases of the mounts that are gone
+        let last = *c.mounts.last().expect("there is one more");
+        let seen = read(&mut c, last, fid).expect("what was synced can be read");
+        assert!(seen.len() == 250 && seen[200..] == [2; 50], "seed {seed}: {} bytes", seen.len());
     }
 }

@@ -325,3 +325,62 @@ fn a_killed_process_without_osts_loses_no_acknowledged_write_of_a_small_file() {
         assert!(read(&mut c, other, fid) == Ok(expected), "seed {seed}");
     }
 }
+
+/// The log is given to an MDT again that has executed it: another mount has changed the file meanwhile, and it has moved.
+#[test]
+fn a_log_of_small_files_is_executed_once() {
+    for seed in 1..=4 {
+        let mut c = cluster(seed, 2, 1);
+        c.keep_data_at_mdt(1000).expect("the root has a layout");
+        let other = c.mounts[0];
+        let local = start_local(&mut c, "local");
+        let made = run(&mut c, local.node(), async |client| {
+            let (fid, handle) = create(&client, "file").await?;
+            write(&client, handle, 0, vec![1; 900]).await?;
+            Ok::<_, Failure>(fid)
+        });
+        let fid = made.expect("written");
+        c.kill_process_with(&local, 50 * MS);
+        assert!(c.left_writes_given() > 0, "seed {seed}");
+        assert_eq!(read(&mut c, other, fid), Ok(vec![1; 900]), "seed {seed}");
+        let truncate = |size| {
+            async move |client: Rc<Client>| {
+                let set = SetAttr { size: Some(size), ..SetAttr::default() };
+                client.setattr(fid, set, caller()).await.map(|entry| entry.attr.size)
+            }
+        };
+        assert_eq!(run(&mut c, other, truncate(100)), Ok(100));
+        for &server in &c.servers {
+            c.world.kill(server);
+            c.world.start(server);
+        }
+        assert_eq!(read(&mut c, other, fid), Ok(vec![1; 100]), "seed {seed}");
+        // What the OST has executed of the log is cut.
+        assert_eq!(run(&mut c, other, truncate(5000)), Ok(5000));
+        let mut expected = vec![1; 100];
+        expected.resize(5000, 0);
+        assert!(read(&mut c, other, fid) == Ok(expected), "seed {seed}");
+    }
+}
+
+/// The MDT does not wait for locks of an earlier start before it serves anyone: others have none of a file that a mount keeps.
+#[test]
+fn a_start_that_stores_kept_bytes_does_not_wait_for_leases() {
+    let mut c = cluster(1, 2, 1);
+    c.keep_data_at_mdt(1000).expect("the root has a layout");
+    let other = c.mounts[0];
+    let local = start_local(&mut c, "local");
+    let made = run(&mut c, local.node(), async |client| {
+        let (_, handle) = create(&client, "file").await?;
+        write(&client, handle, 0, vec![1; 300]).await.map(drop)
+    });
+    assert_eq!(made, Ok(()));
+    c.kill_process_with(&local, 50 * MS);
+    assert!(c.left_writes_given() > 0);
+    let asked = c
+        .jobs
+        .start(&mut c.world, other, async |client: Rc<Client>| client.getattr(Fid::ROOT).await.map(drop));
+    // One lease is that of the mount that is gone: the recovery waits for it.
+    let replied: Option<Result<(), Failure>> = c.jobs.wait(&mut c.world, asked, 15 * SEC);
+    assert_eq!(replied, Some(Ok(())), "{}", c.world.trace(60));
+}

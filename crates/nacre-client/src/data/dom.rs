@@ -22,7 +22,7 @@ use core::future::poll_fn;
 use core::pin::pin;
 use core::task::Poll;
 use nacre_types::{Component, Errno, Extent, Failure, Fid, ProtocolOutcome, Timestamp};
-use nacre_wire::mdt::{MoveData, ReadData, ReadDataReply, StoreData};
+use nacre_wire::mdt::{Getattr, MoveData, ReadData, ReadDataReply, StoreData};
 
 impl Client {
     /// Bytes of a file from its MDT, up to `end`, and the time of the last change. `None`: they are in objects.
@@ -56,7 +56,7 @@ impl Client {
     }
     /// EIO: the administrator has set the OST inactive here, for which the MDT may wait for ever. The request goes on then.
     pub(crate) async fn move_data_of(&self, fid: Fid) -> Result<(), Failure> {
-        let Some(ost) = self.first_ost_of(fid) else { return self.request_move(fid).await };
+        let Some(ost) = self.first_ost_of(fid).await? else { return self.request_move(fid).await };
         let is_active = || ost.peer.with_import(|import| import.is_active());
         if !is_active() {
             return Err(Failure::EIO);
@@ -77,9 +77,14 @@ impl Client {
         }
         Err(Failure::EIO)
     }
-    fn first_ost_of(&self, fid: Fid) -> Option<Rc<Target>> {
-        let component = self.files.used(fid)?.known_component()?;
-        self.mount.known_ost(*component.stripes.first()?)
+    async fn first_ost_of(&self, fid: Fid) -> Result<Option<Rc<Target>>, Failure> {
+        let Some(file) = self.files.used(fid) else { return Ok(None) };
+        if file.known_component().is_none() {
+            // A truncate by name of a file that this mount does not use otherwise.
+            file.learn(&self.mdt_of(fid).await?.read_inode(&Getattr { fid }).await?);
+        }
+        let first = file.known_component().and_then(|component| component.stripes.first().copied());
+        Ok(first.and_then(|ost| self.mount.known_ost(ost)))
     }
     async fn request_move(&self, fid: Fid) -> Result<(), Failure> {
         let moved = self.mdt_of(fid).await?.change_inode(Touches::inode(fid), &MoveData { fid }).await?;

@@ -472,10 +472,10 @@ impl Client {
     /// The inode is durable. A sync that would find nothing new of this mount since the last one is left out.
     async fn sync_inode(&self, file: &FileState) -> Result<(), Failure> {
         let mdt = self.mdt_of(file.fid).await?;
-        let changes = mdt.changes();
-        if !file.is_synced_at(changes) {
+        let point = file.sync_point(mdt.changes());
+        if !file.is_synced_at(point) {
             mdt.call(&Sync {}).await?;
-            file.set_synced_at(changes);
+            file.set_synced_at(point);
         }
         Ok(())
     }

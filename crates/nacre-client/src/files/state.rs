@@ -42,14 +42,24 @@ pub(crate) struct FileState {
     /// the MDT has evicted this mount, so that others may have changed the file since, or space was freed, so that the
     /// latest of several replies, which come in any order, is not the largest.
     untrusted: Cell<bool>,
-    /// Count of this mount's metadata changes when the MDT was last synced for this file.
-    synced_at: Cell<Option<u64>>,
+    /// What the last sync of the MDT for this file has covered.
+    synced_at: Cell<Option<SyncPoint>>,
     /// Writes that failed after their calls had returned: their number, and the error of the latest.
     failed_writes: Cell<(u64, Option<Failure>)>,
     /// When the MDT was last asked for WRITE_BACK.
     asked_at: Cell<Instant>,
     flocks: FileFlocks,
     pub(crate) accessed: Accessed,
+}
+
+/// What of a file a sync of its MDT covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SyncPoint {
+    /// Metadata changes of this mount.
+    changes: u64,
+    /// Where the bytes are: another mount may have had them moved, and what is written to objects is found only as long as the
+    /// MDT does not forget that.
+    dom_bytes: (u32, u32),
 }
 
 impl FileState {
@@ -102,7 +112,11 @@ impl FileState {
     }
     /// The MDT has said that the bytes are in objects.
     pub(crate) fn data_has_moved(&self) {
-        self.dom_bytes.set((0, self.dom_bytes.get().1));
+        let (dom_bytes, generation) = self.dom_bytes.get();
+        if dom_bytes > 0 {
+            // The layout that says so is a later one than the known one, which a late reply may still bring.
+            self.dom_bytes.set((0, generation + 1));
+        }
     }
     /// The size of a file whose MDT has its bytes, if it is known.
     pub(crate) fn size_of_data(&self) -> Option<u64> {
@@ -124,12 +138,16 @@ impl FileState {
     pub(crate) fn flocks(&self) -> &FileFlocks {
         &self.flocks
     }
-    /// Whether the MDT was synced for this file when this mount had made as many metadata changes.
-    pub(crate) fn is_synced_at(&self, changes: u64) -> bool {
-        self.synced_at.get() == Some(changes)
+    /// What a sync of the MDT covers that begins when this mount has made so many metadata changes.
+    pub(crate) fn sync_point(&self, changes: u64) -> SyncPoint {
+        SyncPoint { changes, dom_bytes: self.dom_bytes.get() }
     }
-    pub(crate) fn set_synced_at(&self, changes: u64) {
-        self.synced_at.set(Some(changes));
+    /// Whether the MDT was synced for this file at the same point.
+    pub(crate) fn is_synced_at(&self, point: SyncPoint) -> bool {
+        self.synced_at.get() == Some(point)
+    }
+    pub(crate) fn set_synced_at(&self, point: SyncPoint) {
+        self.synced_at.set(Some(point));
     }
     /// Where the bytes lie, if a layout that this build can use is known.
     pub(crate) fn known_component(&self) -> Option<Rc<Component>> {
@@ -299,4 +317,23 @@ pub(crate) enum OwnChanges {
     None,
     /// One for each object.
     States(Vec<ObjectState>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::{Oid, Seq};
+
+    #[test]
+    fn a_late_reply_does_not_bring_bytes_back_to_the_mdt() {
+        let file = FileState::new(Fid::new(Seq(0x100), Oid(1)));
+        let before = Layout { generation: 3, dom_bytes: 1000, components: Vec::new() };
+        file.learn_layout(&before);
+        file.data_has_moved();
+        file.learn_layout(&before);
+        assert_eq!(file.dom_bytes(), 0);
+        file.data_has_moved();
+        file.learn_layout(&Layout { generation: 4, dom_bytes: 0, ..before });
+        assert_eq!(file.dom_bytes(), 0);
+    }
 }

@@ -16,7 +16,9 @@ use crate::rows::versions::CHILD;
 use crate::rows::view::{Step, View};
 use alloc::vec::Vec;
 use nacre_types::name::HashKey;
-use nacre_types::{Caller, Codec, Errno, Fid, Generation, InodeBits, SetAttr, SizeState, Timestamp, mode};
+use nacre_types::{
+    Caller, Codec, DOM_BYTES_MAX, Errno, Fid, Generation, InodeBits, SetAttr, SizeState, Timestamp, mode,
+};
 use nacre_wire::mdt::Setattr;
 
 /// Truncates of one file that may be under way.
@@ -37,7 +39,12 @@ impl Operation for Setattr {
 
     fn bound(&self) -> WriteBound {
         // A truncate frees space in the end; a chmod or chown may be what makes an unlink possible.
-        WriteBound::inodes(3).freeing()
+        let bound = WriteBound::inodes(3).freeing();
+        match self.set.size {
+            // The target may have the bytes, and writes all of them anew.
+            Some(size) if size <= u64::from(DOM_BYTES_MAX) => bound.with_value(size as u32),
+            _ => bound,
+        }
     }
 
     fn apply(&self, view: &mut View<'_>, context: &mut Context<'_>) -> Step<Applied> {

@@ -278,15 +278,26 @@ impl Mdt {
             self.change_order().applied(request, transno, &accesses);
         }
     }
-    /// Waits until others have returned locks. A change that waits for longer gives its slot back, if its client knows how to
+    /// Waits until others have returned locks; `after_restart`: those of an earlier start, too. A change that waits for longer gives its slot back, if its client knows how to
     /// wait without one.
     async fn wait_for_locks<'a>(
         &'a self,
         request: Option<&Request>,
         waiting: Waiting<'a>,
         broken: &[(Fid, InodeBits)],
+        after_restart: bool,
     ) -> Result<Waiting<'a>, Failure> {
-        let free = waiting.until_free(self.core(), broken);
+        let free = async {
+            if after_restart {
+                if self.core().former_locks_deadline().is_some() {
+                    // So that its client is told to come back if it is refused meanwhile.
+                    waiting.until_free(self.core(), &[]).await?;
+                }
+                self.core().former_locks_ended().await;
+                self.restore_write_back(request.map(|request| request.export), broken);
+            }
+            waiting.until_free(self.core(), broken).await
+        };
         match request.filter(|request| self.may_be_parked(request)) {
             None => free.await?,
             Some(request) => {
@@ -311,21 +322,20 @@ impl Mdt {
             RetryReason::MissingRows => {}
             RetryReason::NeedsCredits(needed) => state.credits = needed,
             RetryReason::InodeLocks => {
-                self.core().former_locks_ended().await;
-                self.restore_write_back(state.request.map(|request| request.export), output.locks.broken());
                 let waiting = match state.waiting.take() {
                     Some(waiting) => waiting,
                     None => self.inode_locks().enter(state.request.map(|request| request.export))?,
                 };
-                let waiting = self.wait_for_locks(state.request, waiting, output.locks.broken()).await?;
-                state.waiting = Some(waiting);
+                let broken = output.locks.broken();
+                state.waiting = Some(self.wait_for_locks(state.request, waiting, broken, true).await?);
             }
             RetryReason::Reports => {
                 // The ticket belongs to no client, so that it conflicts with the lock of the sender, too.
                 let waiting = self.inode_locks().enter(None)?;
                 let opens: Vec<_> =
                     output.locks.unreported().iter().map(|fid| (*fid, InodeBits::OPEN)).collect();
-                state.waiting_for_reports = Some(self.wait_for_locks(state.request, waiting, &opens).await?);
+                state.waiting_for_reports =
+                    Some(self.wait_for_locks(state.request, waiting, &opens, false).await?);
             }
             RetryReason::WaitFor(event) => {
                 let turns = self.change_order().turns();

@@ -223,6 +223,8 @@ impl Mdt {
     }
     pub(crate) async fn await_inode_locks(&self, request: &Request) -> Result<Reply, Errno> {
         let AwaitInodeLocks { change } = request.args()?;
+        // A change that was refused while it waited for them has not asked for anything else yet.
+        self.core().former_locks_ended().await;
         self.inode_locks().ready(request.export, change).await;
         Ok(Reply::of(&Empty {}))
     }

@@ -588,3 +588,44 @@ fn a_target_whose_disk_others_have_filled_starts_and_what_is_there_can_be_remove
     let (report, _) = c.check();
     assert_eq!(report.inodes, 1);
 }
+
+/// The most bytes that an MDT keeps of a file fit into the change that makes them.
+#[test]
+fn a_file_of_the_mdt_grows_to_the_most_bytes_by_a_truncate() {
+    let mut c = Cluster::new(14, 1, 1);
+    c.run(0, |c| async move {
+        let file = c.make(Fid::ROOT, b"file", REG).await.unwrap();
+        let template = LayoutTemplate { dom_bytes: Some(DOM_BYTES_MAX), ..LayoutTemplate::default() };
+        let kept = SetLayout { fid: file, template, caller: Caller::root(), time: c.now() };
+        c.call(&kept).await.unwrap();
+        let size = u64::from(DOM_BYTES_MAX);
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        let truncate = Setattr { fid: file, set, caller: Caller::root(), time: c.now() };
+        assert_eq!(c.call(&truncate).await.map(|reply| reply.attr.size), Ok(size));
+        let read = c.call(&ReadData { fid: file }).await.unwrap();
+        assert_eq!(read.data.map(|data| data.len() as u64), Some(size));
+    });
+    c.check();
+}
+
+/// Changes that wait for locks of an earlier start wait without slots, like those that wait for locks of this one.
+#[test]
+fn a_client_opens_a_file_while_its_changes_wait_for_locks_of_an_earlier_start() {
+    let mut c = Cluster::new(15, 1, 2);
+    let file = c.run(0, |c| async move { c.make(Fid::ROOT, b"file", REG).await.unwrap() });
+    c.run(1, |c| async move { c.keep_locks() });
+    c.restart();
+    let made: Vec<_> = (0..10u8)
+        .map(|n| c.start(0, move |c| async move { c.make(Fid::ROOT, &[b'a' + n], DIR).await.map(drop) }))
+        .collect();
+    c.run_ms(3000); // the recovery has ended
+    assert!(made.iter().all(|made| made.borrow().is_none()), "they wait");
+    let begun = c.world.now_ns();
+    c.run(0, move |c| async move { c.open(file, 1, O_RDONLY).await.unwrap() });
+    let waited_ms = (c.world.now_ns() - begun) / 1_000_000;
+    assert!(waited_ms < 1000, "{waited_ms} ms");
+    for made in &made {
+        assert_eq!(c.wait(made), Ok(()));
+    }
+    c.check();
+}

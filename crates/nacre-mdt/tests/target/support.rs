@@ -43,6 +43,8 @@ pub(crate) struct Client {
     osts: Vec<Rc<Peer>>,
     granted: RefCell<BTreeMap<LockCookie, FlockOutcome>>,
     changed: WaitList,
+    /// It says to no start of the MDT that it keeps no locks of earlier ones.
+    keeps_locks: Cell<bool>,
     seq: Cell<Option<Seq>>,
     next: Cell<u32>,
 }
@@ -71,13 +73,14 @@ impl Client {
             osts: (0..osts).map(|n| peer(&ost_name(n))).collect(),
             granted: RefCell::default(),
             changed: ctx.wait_list(),
+            keeps_locks: Cell::new(false),
             seq: Cell::new(None),
             next: Cell::new(1),
         });
         // It keeps no locks, and says so to each start of the MDT.
         let weak = Rc::downgrade(&this);
         this.mdt.on_restarted(Box::new(move || {
-            let Some(this) = weak.upgrade() else { return };
+            let Some(this) = weak.upgrade().filter(|this| !this.keeps_locks.get()) else { return };
             let ctx = this.ctx.clone();
             ctx.spawn(async move {
                 let instance = this.mdt.with_import(|import| import.instance()).unwrap_or_default();
@@ -93,6 +96,9 @@ impl Client {
             this.changed.wake_all();
         }));
         this
+    }
+    pub(crate) fn keep_locks(&self) {
+        self.keeps_locks.set(true);
     }
     pub(crate) fn now(&self) -> Timestamp {
         self.ctx.wall()

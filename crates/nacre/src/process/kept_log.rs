@@ -67,7 +67,7 @@ impl LeftLogs {
         }
         Ok(left)
     }
-    /// Takes the writes to a target. An MDT learns of all: it may have the bytes of their files.
+    /// Takes the writes to a target. An MDT is given all: it stores those of small files whose bytes it has.
     pub(crate) fn take(&mut self, target: &TargetName) -> Vec<KeptWrites> {
         match target {
             TargetName::Of { kind: TargetKind::Ost, index, .. } => {
@@ -84,7 +84,8 @@ impl LeftLogs {
             tracing::error!(
                 ost = ost.0,
                 writes,
-                "writes that a killed process had acknowledged are lost: their OST is served by another process"
+                "writes that a killed process had acknowledged are lost, except those of small files that the MDT has: \
+                 their OST is served by another process"
             );
         }
         for path in self.files {

@@ -11,6 +11,7 @@ mod clients;
 mod fault;
 mod identity;
 mod island;
+mod kept_logs;
 pub mod last_rcvd;
 mod lease;
 mod locks;

@@ -116,12 +116,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "kept_log", "a_start_that_stores_kept_bytes_does_not_wait_for_leases"),
     planted(
-        "data on the MDT: an MDT stores kept bytes at each start that is given them",
-        "crates/nacre-mdt/src/service/kept_writes.rs",
-        &[("given.iter().filter(|kept| !followed.contains(&kept.log))", "given.iter()")],
-    )
-    .found_by("nacre-sim", "kept_log", "a_log_of_small_files_is_executed_once"),
-    planted(
         "data on the MDT: a truncate by name waits for an OST that was set inactive",
         "crates/nacre-client/src/data/dom.rs",
         &[("if file.known_component().is_none() {", "if file.known_component().is_none() && fid.oid.0 > u32::MAX - 1 {")],

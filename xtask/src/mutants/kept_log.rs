@@ -8,14 +8,14 @@ const MODEL: &str = "kept_log::tests::what_is_left_is_what_was_kept_and_is_not_v
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "kept log: a killed process's writes are not executed",
-        "crates/nacre-ost/src/kept_writes.rs",
-        &[("    if given.is_empty() {", "    if given.len() < 1000 {")],
+        "crates/nacre-target/src/kept_logs.rs",
+        &[("if given.is_empty() {", "if given.len() < 1000 {")],
     )
     .found_by("nacre-sim", "kept_log", KILLED),
     planted(
         "kept log: a log is executed at each start that is given it",
-        "crates/nacre-ost/src/kept_writes.rs",
-        &[("given.iter().filter(|kept| !executed.contains(&kept.log))", "given.iter()")],
+        "crates/nacre-target/src/kept_logs.rs",
+        &[("given.iter().filter(|kept| !followed.contains(&kept.log)).collect()", "given.iter().collect()")],
     )
     .found_by("nacre-sim", "kept_log", "a_log_is_executed_once"),
     planted(

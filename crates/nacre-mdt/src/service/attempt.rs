@@ -278,8 +278,8 @@ impl Mdt {
             self.change_order().applied(request, transno, &accesses);
         }
     }
-    /// Waits until others have returned locks; `after_restart`: those of an earlier start, too. A change that waits for longer gives its slot back, if its client knows how to
-    /// wait without one.
+    /// Waits until others have returned locks; `after_restart`: also those of an earlier start. A change that waits for long
+    /// gives its slot back if its client knows how to wait without one.
     async fn wait_for_locks<'a>(
         &'a self,
         request: Option<&Request>,

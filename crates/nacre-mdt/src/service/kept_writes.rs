@@ -2,8 +2,7 @@
 //! has. The log of kept writes has all bytes of such a file, so they replace the row before any request. The OSTs that are in
 //! this process execute the writes as well (`nacre_ost`, `kept_writes.rs`): their objects are cut when the bytes move there.
 //!
-//! A row names the logs that were followed: they are not followed again when a later start is given them once more, because
-//! clients may have changed the files by then. Not here: the log (`nacre_client`, `kept_log`).
+//! Each log is followed once (`TargetCore::follow_kept_logs`). Not here: the log (`nacre_client`, `kept_log`).
 
 use crate::mdt::Mdt;
 use crate::ops::WriteBound;
@@ -12,44 +11,20 @@ use crate::rows::read_set::ReadSet;
 use crate::service::bounds::credits_of;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use nacre_osd::{Credits, Pins, table};
 use nacre_target::KeptWrites;
-use nacre_types::{Codec as _, DOM_BYTES_MAX, Errno, Fid, Timestamp};
-
-/// Row of `TARGET`: the identities of the logs.
-const FOLLOWED_KEY: &[u8] = b"kept_logs";
-/// Logs that the row names at most. A process leaves one, and they are given to each start until all targets are up.
-const LOGS_MAX: usize = 64;
+use nacre_types::{DOM_BYTES_MAX, Errno, Fid, Timestamp};
 
 impl Mdt {
     /// Follows the logs that were not followed before.
     pub(crate) async fn follow_kept_writes(&self) -> Result<(), Errno> {
-        let core = self.core();
-        let given = &core.config.kept_writes;
-        if given.is_empty() {
-            return Ok(());
-        }
-        let followed: Vec<u64> = match core.osd.get(table::TARGET, FOLLOWED_KEY).await? {
-            Some(row) => Vec::from_slice(&row)?,
-            None => Vec::new(),
-        };
-        for (fid, file) in files(given.iter().filter(|kept| !followed.contains(&kept.log))) {
-            self.restore_data(fid, &file).await?;
-        }
-        // Each OST has its part of a log.
-        let mut logs: Vec<u64> = given.iter().map(|kept| kept.log).collect();
-        logs.dedup();
-        let earlier = followed.into_iter().filter(|log| given.iter().all(|kept| kept.log != *log));
-        logs.extend(earlier);
-        logs.truncate(LOGS_MAX);
-        // A full device must not keep the target from starting.
-        let credits = Credits { rows: 1, row_bytes: 1024, frees: true, ..Credits::default() };
-        let room = core.osd.reserve(credits).await?;
-        let (transno, ()) = core.transact_local(&Pins::default(), room, |tx| {
-            tx.put(table::TARGET, FOLLOWED_KEY, logs.to_vec());
-            Ok(())
-        })?;
-        Ok(core.osd.commit(transno).await?)
+        self.core()
+            .follow_kept_logs(async |logs| {
+                for (fid, file) in files(logs.into_iter()) {
+                    self.restore_data(fid, &file).await?;
+                }
+                Ok(())
+            })
+            .await
     }
 
     async fn restore_data(&self, fid: Fid, file: &Left) -> Result<(), Errno> {

@@ -22,7 +22,8 @@ const STEPS: &[Step] = &[
     ("tests", || sh(&mut cargo(&["test", "--workspace", "--quiet"]))),
     ("tests over io_uring", || {
         let args = ["test", "--package", "nacre-fuse", "--quiet", "--test", "mount", "--test", "node"];
-        e2e::with_uring(true, || sh(&mut cargo(&args)))
+        let killed = ["test", "--package", "nacre", "--quiet", "--test", "kernel_cache", "--", "killed"];
+        e2e::with_uring(true, || sh(&mut cargo(&args)).and_then(|()| sh(&mut cargo(&killed))))
     }),
     ("simulation", || sim(SEEDS, None, &[])),
     ("package", package::test),

@@ -5,18 +5,22 @@
 mod machine;
 
 use machine::{Machine, Running, eventually};
+use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::process::Signal;
 use std::fs::{self, File, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A file system with two mounts: `a` in the process of the servers, `b` in one of its own.
 struct Pair {
     m: Machine,
-    _up: Running,
+    up: Running,
     second: Running,
 }
 impl Pair {
@@ -31,7 +35,7 @@ impl Pair {
         let args: Vec<&str> =
             ["mount"].iter().chain(mount).copied().chain([&*address, dir.to_str().unwrap()]).collect();
         let second = m.start(&args, "next: ");
-        Some(Self { m, _up: up, second })
+        Some(Self { m, up, second })
     }
     fn a(&self, name: &str) -> PathBuf {
         self.m.mount().join(name)
@@ -300,4 +304,76 @@ fn a_stopped_mount_shows_no_page_that_is_older_than_another_mounts_write() {
         reader.join().unwrap()
     });
     assert!(early > 0 && late, "{early} reads needed no request of the stopped mount");
+}
+
+/// Threads of another process, stopped until it ends.
+struct Stopped(Vec<Pid>);
+impl Stopped {
+    fn new(threads: Vec<Pid>) -> Self {
+        for thread in &threads {
+            ptrace::seize(*thread, ptrace::Options::empty()).unwrap();
+            ptrace::interrupt(*thread).unwrap();
+            waitpid(*thread, Some(WaitPidFlag::__WALL)).unwrap();
+        }
+        Self(threads)
+    }
+    /// To be called until the process has ended: its parent does not see the end before.
+    fn reap(&self) {
+        for thread in &self.0 {
+            let _ended = waitpid(*thread, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG));
+        }
+    }
+}
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|thread| drop(ptrace::detach(*thread, None)));
+    }
+}
+
+/// The threads of a process whose names begin with `name`.
+fn threads(pid: u32, name: &str) -> Vec<Pid> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|task| task.unwrap().path());
+    let named = tasks.filter(|task| fs::read_to_string(task.join("comm")).unwrap().starts_with(name));
+    named.map(|task| Pid::from_raw(task.file_name().unwrap().to_str().unwrap().parse().unwrap())).collect()
+}
+fn waits_in(task: &str) -> String {
+    fs::read_to_string(format!("/proc/{task}/wchan")).unwrap_or_default()
+}
+
+/// A thread that waits for a lock inside the kernel keeps the files and the memory of its killed process, its rings among
+/// them; a request that the kernel had meant for a ring must end nevertheless, because it may be the one with the lock.
+/// Only with io_uring.
+#[test]
+fn a_killed_process_ends_although_its_notification_waits_behind_a_request_that_it_never_saw() {
+    let Some(mut p) = Pair::new() else { return };
+    let pid = p.up.pid();
+    if threads(pid, "ring-").is_empty() {
+        eprintln!("skipped: needs io_uring for FUSE");
+        return;
+    }
+    fs::create_dir(p.a("d")).unwrap();
+    File::create(p.a("d/f")).unwrap();
+    for path in [p.a("d/f"), p.b("d/f"), p.a("d/f")] {
+        fs::metadata(path).unwrap();
+    }
+    let sleeps = |thread: &Pid| waits_in(&format!("{pid}/task/{thread}")).contains("cqring_wait");
+    // One that is stopped in the middle of its work could have a lock of the process.
+    eventually("the rings are idle", || threads(pid, "ring-").iter().all(sleeps));
+    // Nobody takes the requests of `a`: this one has the kernel's lock of the directory.
+    let rings = Stopped::new(threads(pid, "ring-"));
+    let mut mkdir = Command::new("mkdir").arg(p.a("d/new")).spawn().unwrap();
+    eventually("the request waits", || waits_in(&mkdir.id().to_string()).contains("request_wait"));
+    let mut rm = Command::new("rm").arg(p.b("d/f")).spawn().unwrap();
+    let waits = |thread: &Pid| waits_in(&format!("{pid}/task/{thread}")).contains("inval_entry");
+    eventually("the notification waits for the lock", || threads(pid, "fuse-notify-").iter().any(waits));
+    p.up.signal(Signal::KILL);
+    eventually("the process has ended", || {
+        rings.reap();
+        !p.up.is_running()
+    });
+    assert!(!mkdir.wait().unwrap().success());
+    let again = p.m.up();
+    assert!(rm.wait().unwrap().success());
+    assert!(!p.a("d/f").exists());
+    again.stop();
 }

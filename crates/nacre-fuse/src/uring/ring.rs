@@ -47,7 +47,10 @@ impl Ring {
             .setup_cqsize(COMPLETIONS)
             .setup_r_disabled()
             .setup_single_issuer()
-            .setup_defer_taskrun()
+            // Not DEFER_TASKRUN, with which only this thread passes requests on. Another thread of a killed process can be
+            // inside a notification that waits for a directory's lock, and keeps the ring from being closed: a request
+            // that was meant for the dead thread, and that has the lock, would never end. Now the kernel cancels it.
+            .setup_coop_taskrun()
             .setup_taskrun_flag()
             .setup_submit_all()
             .dontfork()

@@ -203,7 +203,7 @@ groups! {
 
     /// `nacre-mdt/src/service/params.rs`
     DomParam in ["lod"], "Data of small files, kept by an MDT" {
-        DomStripesize: Row::number("dom_stripesize", (0, DOM_BYTES_MAX as u64, "bytes"), Number(0), "An MDT keeps the bytes \
+        DomStripesize: Row::number("dom_stripesize", (0, DOM_BYTES_MAX as u64, "bytes"), Number(8192), "An MDT keeps the bytes \
             of a new file as long as there are at most that many; then they move to OSTs. 0: they are at OSTs from the first \
             byte on. A layout of a file or directory may say otherwise (`lfs setstripe -E`).");
     }

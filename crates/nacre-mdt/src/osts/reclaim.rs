@@ -79,7 +79,9 @@ impl Mdt {
     async fn free_devices_of(&self, osts: &[Rc<Ost>]) -> bool {
         let until = self.core().ctx.now() + RECLAIM_TIMEOUT;
         let freed = self.free(&self.osts().on_devices_of(osts), until).await;
-        let freed = freed || self.is_beside(osts).await && self.give_back_own(until).await;
+        // Whatever the OSTs have freed: most of the space may be held here, by log and tables with small files.
+        let given = self.is_beside(osts).await && self.give_back_own(until).await;
+        let freed = freed || given;
         let asked = osts.iter().filter(|ost| ost.peer.is_connected()).map(|ost| async move {
             let (promise, reply) = self.core().ctx.promise();
             let (osts, ost) = (self.osts().clone(), ost.clone());

@@ -326,7 +326,9 @@ impl Stopped {
 }
 impl Drop for Stopped {
     fn drop(&mut self) {
-        self.0.iter().for_each(|thread| drop(ptrace::detach(*thread, None)));
+        for thread in &self.0 {
+            let _gone = ptrace::detach(*thread, None);
+        }
     }
 }
 

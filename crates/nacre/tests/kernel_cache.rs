@@ -5,6 +5,7 @@
 mod machine;
 
 use machine::{Machine, Running, eventually};
+use nacre_testkit::wait::{WAIT_TIMEOUT, holds_within};
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -335,7 +336,9 @@ impl Drop for Stopped {
 /// The threads of a process whose names begin with `name`.
 fn threads(pid: u32, name: &str) -> Vec<Pid> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|task| task.unwrap().path());
-    let named = tasks.filter(|task| fs::read_to_string(task.join("comm")).unwrap().starts_with(name));
+    // A thread may end meanwhile.
+    let named =
+        tasks.filter(|task| fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name)));
     named.map(|task| Pid::from_raw(task.file_name().unwrap().to_str().unwrap().parse().unwrap())).collect()
 }
 fn waits_in(task: &str) -> String {
@@ -369,10 +372,15 @@ fn a_killed_process_ends_although_its_notification_waits_behind_a_request_that_i
     let waits = |thread: &Pid| waits_in(&format!("{pid}/task/{thread}")).contains("inval_entry");
     eventually("the notification waits for the lock", || threads(pid, "fuse-notify-").iter().any(waits));
     p.up.signal(Signal::KILL);
-    eventually("the process has ended", || {
+    let has_ended = holds_within(WAIT_TIMEOUT, || {
         rings.reap();
         !p.up.is_running()
     });
+    if !has_ended {
+        // Dropping it would wait for the process.
+        std::mem::forget(p);
+        panic!("the killed process does not end");
+    }
     assert!(!mkdir.wait().unwrap().success());
     let again = p.m.up();
     assert!(rm.wait().unwrap().success());

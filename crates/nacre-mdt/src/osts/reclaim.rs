@@ -81,7 +81,6 @@ impl Mdt {
         let freed = self.free(&self.osts().on_devices_of(osts), until).await;
         // Whatever the OSTs have freed: most of the space may be held here, by log and tables with small files.
         let given = self.is_beside(osts).await && self.give_back_own(until).await;
-        let freed = freed || given;
         let asked = osts.iter().filter(|ost| ost.peer.is_connected()).map(|ost| async move {
             let (promise, reply) = self.core().ctx.promise();
             let (osts, ost) = (self.osts().clone(), ost.clone());
@@ -89,7 +88,7 @@ impl Mdt {
             self.core().ctx.timeout(until, reply).await
         });
         join_all(asked).await;
-        freed
+        freed || given
     }
 
     /// Has OSTs free the space of objects that were removed before. True: there was some.

@@ -12,6 +12,7 @@ use crate::holders::{Looks, changes};
 use crate::kernel_cache::listings::Listings;
 use crate::kernel_cache::{Grant, KernelDoor, KernelEvent, Order, Surroundings};
 use crate::moved::Moved;
+use crate::name_locks::NameLocks;
 use crate::ops::Ops;
 use crate::pages::{OtherTimes, Range};
 use crate::reply::{Body, FuseReply};
@@ -72,6 +73,7 @@ pub struct Door<O: Ops> {
     kernel: KernelDoor,
     /// The directories that the kernel knows, and its walks to them.
     moved: RefCell<Moved>,
+    name_locks: RefCell<NameLocks>,
     /// Tasks whose callers already have a reply.
     pub(crate) given_up: Cell<usize>,
     /// A task examines the callers of requests from rings (`interrupt.rs`).
@@ -108,6 +110,7 @@ impl<O: Ops> Door<O> {
             running,
             kernel,
             moved: RefCell::new(Moved::new(SeededHash::new(ctx.random()))),
+            name_locks: RefCell::default(),
             given_up: Cell::new(0),
             watches_callers: Cell::new(false),
             stats,
@@ -130,11 +133,13 @@ impl<O: Ops> Door<O> {
     pub fn running(&self) -> usize {
         self.running.borrow().len()
     }
-    /// Whether the kernel may hold locks of names for other requests. (It holds that of a directory for a LOOKUP, too, if
-    /// the name is that of something new.)
-    pub(crate) fn others_lock_names(&self, request: &FuseRequest) -> bool {
-        let locks_names = |r: &FuseRequest| r.opcode() == op::LOOKUP || op::changes_names(r.opcode());
-        self.running.borrow().iter().any(|(unique, r)| *unique != request.unique() && locks_names(&r.request))
+    /// Whether the kernel may hold locks of names for other callers: for requests in progress, or, after a reply, that of
+    /// the directory `dir` (`None`: any).
+    pub(crate) fn others_lock_names(&self, request: &FuseRequest, dir: Option<u64>) -> bool {
+        let running = self.running.borrow();
+        let is_other = |unique: u64| unique != request.unique();
+        running.iter().any(|(unique, r)| is_other(*unique) && locks_names(r.request.opcode()))
+            || self.name_locks.borrow().may_be_locked(dir, request.header.pid, self.ctx.now())
     }
     /// Counters of the kernel's requests, by operation.
     pub fn stats(&self) -> &OpStats {
@@ -270,6 +275,11 @@ impl<O: Ops> Door<O> {
     pub(crate) fn reply(&self, request: &FuseRequest, reply: Reply) {
         self.running.borrow_mut().remove(&request.unique());
         let (pid, opcode, error) = (request.header.pid, request.opcode(), reply.as_ref().err().copied());
+        if locks_names(opcode) {
+            let is_rename = matches!(opcode, op::RENAME | op::RENAME2);
+            let dir = (!is_rename).then(|| request.node());
+            self.name_locks.borrow_mut().replied(pid, dir, self.ctx.now());
+        }
         let is_gone = {
             let mut moved = self.moved();
             // Only a walk that ends with ESTALE has to know. (The LOOKUP of a name never fails with it.)
@@ -322,6 +332,12 @@ impl<O: Ops> Door<O> {
             self.ctx.push(Effect::Door(Box::new(FuseEffect::LockWaits { ticket, pid })));
         }
     }
+}
+
+/// Whether the kernel may hold the lock of the request's directory: for a LOOKUP it does if the name is that of something
+/// new.
+fn locks_names(opcode: u32) -> bool {
+    opcode == op::LOOKUP || op::changes_names(opcode)
 }
 
 struct AroundKernel<O: Ops> {

@@ -31,6 +31,7 @@ mod kernel_cache;
 mod kernel_options;
 mod mount;
 mod moved;
+mod name_locks;
 mod neighbours;
 mod notify;
 mod ops;

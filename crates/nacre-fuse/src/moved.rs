@@ -4,9 +4,9 @@
 //! it gets the locks of a rename at once. So a lookup within a rename, or beside a change of the former directory, fails
 //! with ESTALE; and a lookup fails with ELOOP if the kernel still has the directory above the place of the lookup. A local
 //! file system returns neither. The kernel walks a path once more after ESTALE (`walks.rs`), but not for the name of
-//! something new. In that second walk, where ELOOP would follow, and while other requests have locks of names, such a
-//! directory gets a *stand-in*: another node number for the same directory, which the kernel knows at no place. Its
-//! attributes have the inode number as always.
+//! something new. In that second walk, where ELOOP would follow, and while other callers have locks of names
+//! (`name_locks.rs`), such a directory gets a *stand-in*: another node number for the same directory, which the kernel
+//! knows at no place. Its attributes have the inode number as always.
 //!
 //! The table has the node that the kernel knows at each place (a name in a directory), and the directory above each
 //! node. Once a reply has shown a directory at a second place, the kernel may have it at the first or at the second
@@ -155,12 +155,13 @@ impl Moved {
         }
     }
     /// The node number for a directory that thread `pid` has looked up as `name` in node `parent`. `may_move`: whether the
-    /// kernel can move its entry, as far as the requests in progress tell; called only if that matters.
+    /// kernel can move its entry out of the given directory, or out of any, as far as requests tell; called only if that
+    /// matters.
     pub(crate) fn looked_up(
         &mut self,
         fid: Fid,
         (parent, name): (u64, &[u8]),
-        (pid, may_move): (u32, impl FnOnce() -> bool),
+        (pid, may_move): (u32, impl FnOnce(Option<u64>) -> bool),
         now: Instant,
     ) -> u64 {
         let at = self.at(parent, name);
@@ -181,7 +182,7 @@ impl Moved {
         &mut self,
         fid: Fid,
         at: At,
-        (pid, may_move): (u32, impl FnOnce() -> bool),
+        (pid, may_move): (u32, impl FnOnce(Option<u64>) -> bool),
         now: Instant,
     ) -> u64 {
         let own = fid.ino();
@@ -193,10 +194,13 @@ impl Moved {
         if here == Some(own) {
             return own;
         }
+        let former = known.at.map(|at| at.parent);
         let stand_in = here.filter(|node| self.stand_ins.get(node).is_some_and(|s| s.fid == fid));
         let since = stand_in.and_then(|node| self.stand_ins.get(&node)).map(|s| s.since);
         let shows_own = match self.walks.second(pid) {
-            None => since.is_none_or(|since| now - since >= YOUNG) && self.walks.has_room(now) && may_move(),
+            None => {
+                since.is_none_or(|since| now - since >= YOUNG) && self.walks.has_room(now) && may_move(former)
+            }
             // The kernel has dropped the stand-in that it had here, and forgotten the own number.
             Some(tried) => tried.is_some_and(|tried| {
                 tried.at.place == at.place && tried.instead.is_some_and(|n| n < known.forgotten)
@@ -378,7 +382,7 @@ mod tests {
             self.1 += 1;
             self.0.arrived(pid, place.0, at(self.1));
             let may_move = self.2;
-            let number = self.0.looked_up(dir, place, (pid, || may_move), at(self.1));
+            let number = self.0.looked_up(dir, place, (pid, |_| may_move), at(self.1));
             assert!(!self.0.walks.replied(pid, (op::LOOKUP, true), None, at(self.1)));
             number
         }

@@ -93,7 +93,7 @@ fn named<O: Ops>(door: &Door<O>, request: &FuseRequest, name: &[u8], entry: &Res
     let fid = entry.attr.fid;
     if entry.attr.is_dir() {
         let (place, pid) = ((request.node(), name), request.header.pid);
-        let may_move = || !door.others_lock_names(request);
+        let may_move = |former| !door.others_lock_names(request, former);
         let node = door.moved().looked_up(fid, place, (pid, may_move), door.ctx.now());
         if node != fid.ino() {
             return Body::stand_in(entry, node);

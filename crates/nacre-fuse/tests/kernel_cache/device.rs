@@ -372,6 +372,26 @@ fn a_name_under_which_another_mount_has_put_a_directory_is_taken() {
     change.join().unwrap().unwrap();
 }
 
+/// The caller of a change holds the lock of the directory until it has the reply, which no request shows.
+#[test]
+fn such_a_name_is_taken_although_the_former_directory_is_still_locked_after_a_reply() {
+    let Some(m) = caching(Duration::ZERO) else { return };
+    for dir in ["x", "y", "x/dir"] {
+        std::fs::create_dir(m.at(dir)).unwrap();
+    }
+    let _known = File::open(m.at("x/dir")).unwrap();
+    m.solo().ask(|fs| {
+        let (x, y) = (fs.fid_of(b"x").unwrap(), fs.fid_of(b"y").unwrap());
+        fs.move_behind(x, b"dir", y);
+    });
+    let path = m.at("x/new");
+    let change = m.held(&[op::MKDIR], move || std::fs::create_dir(path));
+    let made = std::os::unix::fs::symlink("f", m.at("y/dir"));
+    m.solo().release_replies();
+    change.join().unwrap().unwrap();
+    assert_eq!(made.unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+}
+
 /// Of each of them the kernel has to move its own entry, and cannot within the rename.
 #[test]
 fn several_moved_directories_are_found_in_one_call() {

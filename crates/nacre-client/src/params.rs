@@ -126,6 +126,9 @@ impl Client {
             ImportParam::MdcMaxRpcs | ImportParam::OscMaxRpcs => {
                 Arm::number(imports::limits(&target).1, move |limit| target.peer.set_max_rpcs(limit))
             }
+            ImportParam::MaxPagesPerRpc => {
+                Arm::number(target.rpc_pages_max(), move |pages| target.set_rpc_pages_max(pages))
+            }
         }
     }
 

@@ -332,3 +332,32 @@ fn a_write_of_a_batch_that_fails_does_not_hold_the_others_up() {
         }
     }
 }
+
+/// The largest request is a parameter of each OST; bytes that follow each other travel in as few requests as it allows.
+#[test]
+fn kept_bytes_are_sent_in_requests_of_the_size_that_is_set() {
+    const MIB: u64 = 1 << 20;
+    for (pages, requests) in [("256", 16), ("1024", 4), ("2048", 2), ("4096", 1)] {
+        let mut c = two_mounts(1, 1);
+        let first = c.mounts[0];
+        let before = sent(&mut c, first, "ost_write");
+        let written = run(&mut c, first, async move |client| {
+            let is_limit = |name: &str| name.starts_with("osc.") && name.ends_with(".max_pages_per_rpc");
+            let limit = client.params().into_iter().find(|p| is_limit(&p.name)).expect("a mount has it").name;
+            for wrong in ["255", "4097", "-1", "1M"] {
+                assert!(client.set_param(&limit, wrong).is_err(), "{wrong}");
+            }
+            client.set_param(&limit, pages).expect("in range");
+            let (fid, handle) = on_one_ost(&client, "large").await?;
+            for nth in 0..16u8 {
+                write(&client, handle, u64::from(nth) * MIB, vec![nth; 1 << 20]).await?;
+            }
+            client.fsync(fid, Some(handle)).await?;
+            Ok::<_, Failure>(fid)
+        });
+        let fid = written.expect("written");
+        assert_eq!(sent(&mut c, first, "ost_write") - before, requests, "{pages} pages");
+        let expected: Vec<u8> = (0..16u8).flat_map(|nth| vec![nth; 1 << 20]).collect();
+        check(&mut c, 1, 1, fid, &expected);
+    }
+}

@@ -19,7 +19,7 @@ use crate::files::table::Open;
 use crate::locks::extents::GrantedExtent;
 use crate::locks::under_lease::{Change, NO_LOCK};
 use crate::targets::bulk_rpcs::Bulk;
-use crate::targets::target::Target;
+use crate::targets::target::{RPC_BYTES_MIN, Target};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -35,8 +35,6 @@ use nacre_wire::mdt::Setattr;
 use nacre_wire::ost::{LockMode, ObjectState, Read, SyncObject, Write};
 use nacre_wire::target::Sync;
 
-/// Largest request to an OST.
-const RPC_BYTES_MAX: u64 = 4 << 20;
 /// Largest file: offsets are signed in the kernel.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Tries of an operation whose locks are lost with their OST's process.
@@ -92,7 +90,7 @@ impl Client {
         }
         let ranges = stripes::by_object(&component, offset, end - offset);
         if let [range] = ranges.as_slice()
-            && range.len <= RPC_BYTES_MAX
+            && range.len <= RPC_BYTES_MIN
         {
             let ost = self.ost(range.ost).await?;
             let (data, state) = self.read_object(&ost, file.fid, range, NO_LOCK).await?;
@@ -153,7 +151,7 @@ impl Client {
         }
         let ranges = stripes::by_object(component, offset, len);
         let (data, written_at) = match ranges.as_slice() {
-            [range] if range.len <= RPC_BYTES_MAX => {
+            [range] if range.len <= RPC_BYTES_MIN => {
                 let ost = self.ost(range.ost).await?;
                 let (data, state) = self.read_object(&ost, file.fid, range, NO_LOCK).await?;
                 (data, state.mtime)
@@ -269,7 +267,7 @@ impl Client {
     ) -> Result<Vec<u32>, Failure> {
         let mtime = self.now();
         if let [range] = ranges.as_slice()
-            && range.len <= RPC_BYTES_MAX
+            && range.len <= RPC_BYTES_MIN
         {
             let ost = self.ost(range.ost).await?;
             self.write_object(&ost, open, range, data, NO_LOCK, mtime).await?;
@@ -378,7 +376,7 @@ impl Client {
         let mut data = Vec::new();
         let mut done = 0;
         loop {
-            let len = (range.len - done).min(RPC_BYTES_MAX);
+            let len = (range.len - done).min(ost.rpc_bytes_max());
             let request = Read { object, laid, offset: range.offset + done, len: len as u32, lock };
             let _in_flight = ost.bulk().begin(Bulk::Read, request.offset, len);
             let mut reply = ost.send(ost.request(&request)).await?;
@@ -407,7 +405,7 @@ impl Client {
         let mut buffers = alloc::vec![stripes::gather(range, data)];
         let mut done = 0;
         while done < range.len {
-            let len = (range.len - done).min(RPC_BYTES_MAX);
+            let len = (range.len - done).min(ost.rpc_bytes_max());
             let request =
                 Write { object, laid, offset: range.offset + done, owner: file.owner(), mtime, lock };
             let bulk = stripes::split_front(&mut buffers, len as usize);

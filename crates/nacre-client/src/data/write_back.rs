@@ -21,7 +21,7 @@ use crate::client::Client;
 use crate::data::io::check_end;
 use crate::data::stripes;
 use crate::data::write_batches::SMALL_BYTES;
-use crate::files::dirty_bytes::{PIECE_BYTES_MAX, Run};
+use crate::files::dirty_bytes::Run;
 use crate::files::dirty_files::{DirtyFile, SentBytes};
 use crate::files::ranges::{RangeGuard, Share};
 use crate::files::state::{FileState, OwnChanges};
@@ -315,7 +315,6 @@ impl Client {
                 false => stripes::gather_parts(range, run.data()),
             };
             async move {
-                debug_assert!(range.len <= PIECE_BYTES_MAX);
                 let ost = self.ost(range.ost).await?;
                 let stripes::Laid { object, laid } = range.of(file.fid);
                 let len = u32::try_from(range.len).expect("a piece is not longer than a request");

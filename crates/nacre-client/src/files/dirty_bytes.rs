@@ -9,8 +9,6 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::Extent;
 
-/// A piece does not grow beyond this: it is sent in one request to each object.
-pub(crate) const PIECE_BYTES_MAX: u64 = 4 << 20;
 /// Writes of this size are kept without a copy: they fill most of their buffer.
 const KEPT_WHOLE: usize = 256 << 10;
 /// The open end of a piece is closed at this size.
@@ -93,8 +91,10 @@ impl Piece {
 }
 
 /// The dirty bytes of one file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct DirtyBytes {
+    /// A piece does not grow beyond this: it is sent in one request to each object.
+    piece_bytes_max: u64,
     /// By their first byte.
     pieces: BTreeMap<u64, Piece>,
     bytes: u64,
@@ -119,6 +119,10 @@ impl Run {
 }
 
 impl DirtyBytes {
+    /// No bytes yet; pieces of at most `piece_bytes_max`.
+    pub(crate) fn new(piece_bytes_max: u64) -> Self {
+        Self { piece_bytes_max, pieces: BTreeMap::new(), bytes: 0 }
+    }
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
@@ -139,7 +143,7 @@ impl DirtyBytes {
         for (&start, piece) in &self.pieces {
             let end = start + piece.len;
             match ranges.last_mut() {
-                Some(last) if last.end == start && end - last.start <= PIECE_BYTES_MAX => last.end = end,
+                Some(last) if last.end == start && end - last.start <= self.piece_bytes_max => last.end = end,
                 _ => ranges.push(Extent::new(start, end)),
             }
         }
@@ -148,7 +152,7 @@ impl DirtyBytes {
     /// The range of the piece that has this byte, if it is too large to grow.
     pub(crate) fn full_piece(&self, offset: u64) -> Option<Extent> {
         let (start, piece) = self.before(offset)?;
-        (piece.len >= PIECE_BYTES_MAX).then(|| Extent::new(start, start + piece.len))
+        (piece.len >= self.piece_bytes_max).then(|| Extent::new(start, start + piece.len))
     }
 
     /// Writes bytes over what is there.
@@ -163,7 +167,7 @@ impl DirtyBytes {
         self.bytes += data.len() as u64;
         if let Some((&start, piece)) = self.pieces.range_mut(..offset).next_back()
             && start + piece.len == offset
-            && piece.len + data.len() as u64 <= PIECE_BYTES_MAX
+            && piece.len + data.len() as u64 <= self.piece_bytes_max
         {
             piece.append(data);
             return;
@@ -188,7 +192,9 @@ impl DirtyBytes {
             self.bytes -= piece.len;
             let len = piece.len;
             match runs.last_mut() {
-                Some(last) if last.offset + last.len() == offset && last.len() + len <= PIECE_BYTES_MAX => {
+                Some(last)
+                    if last.offset + last.len() == offset && last.len() + len <= self.piece_bytes_max =>
+                {
                     last.data.extend(piece.into_parts());
                 }
                 _ => runs.push(Run { offset, data: piece.into_parts().into() }),
@@ -236,6 +242,8 @@ mod tests {
     use super::*;
     use alloc::vec;
 
+    const MIB: u64 = 1 << 20;
+
     /// Random writes and takes, beside a map of single bytes.
     #[test]
     fn it_behaves_like_a_map_of_single_bytes() {
@@ -247,7 +255,7 @@ mod tests {
                 state ^= state << 17;
                 state % below
             };
-            let (mut dirty, mut model) = (DirtyBytes::default(), BTreeMap::new());
+            let (mut dirty, mut model) = (DirtyBytes::new(MIB), BTreeMap::new());
             for step in 0..60u64 {
                 let (offset, len) = (random(200), random(40) + 1);
                 let extent = Extent::new(offset, offset + len);
@@ -282,16 +290,19 @@ mod tests {
 
     #[test]
     fn small_writes_that_follow_each_other_become_one_piece_up_to_the_size_of_a_request() {
-        let mut dirty = DirtyBytes::default();
-        let block = Bytes::from(vec![1u8; 64 << 10]);
-        for nth in 0..64 {
-            dirty.write(nth * (64 << 10), &block);
+        for request in [MIB, 16 * MIB] {
+            let mut dirty = DirtyBytes::new(request);
+            let block = Bytes::from(vec![1u8; 64 << 10]);
+            for at in (0..request).step_by(64 << 10) {
+                assert_eq!(dirty.full_piece(0), None);
+                dirty.write(at, &block);
+            }
+            assert_eq!((dirty.pieces(), dirty.full_piece(0)), (1, Some(Extent::new(0, request))));
+            dirty.write(request, &block);
+            assert_eq!(dirty.pieces(), 2);
+            let runs = dirty.take(Extent::ALL);
+            assert_eq!(runs.iter().map(Run::len).collect::<Vec<_>>(), [request, 64 << 10]);
+            assert!(dirty.is_empty() && dirty.bytes() == 0);
         }
-        assert_eq!((dirty.pieces(), dirty.full_piece(0)), (1, Some(Extent::new(0, PIECE_BYTES_MAX))));
-        dirty.write(PIECE_BYTES_MAX, &block);
-        assert_eq!(dirty.pieces(), 2);
-        let runs = dirty.take(Extent::ALL);
-        assert_eq!(runs.iter().map(Run::len).collect::<Vec<_>>(), [PIECE_BYTES_MAX, 64 << 10]);
-        assert!(dirty.is_empty() && dirty.bytes() == 0);
     }
 }

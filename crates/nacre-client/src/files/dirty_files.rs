@@ -7,7 +7,7 @@ use crate::files::dirty_bytes::{DirtyBytes, Run};
 use crate::files::table::Open;
 use crate::files::write_queue::WriteQueue;
 use crate::kept_log::{self, KeptLog, LogPlace, LoggedFile};
-use crate::targets::target::Target;
+use crate::targets::target::{RPC_BYTES_MIN, Target};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -228,10 +228,12 @@ impl DirtyFiles {
         let known = self.get(open.file.fid);
         let is_first = known.is_none();
         let file = known.unwrap_or_else(|| {
+            // A smaller limit holds from the next time on that the file is clean.
+            let piece_bytes = osts.iter().map(|ost| ost.rpc_bytes_max()).min().unwrap_or(RPC_BYTES_MIN);
             Rc::new(DirtyFile {
                 open: RefCell::new(open.clone()),
                 osts,
-                bytes: RefCell::default(),
+                bytes: RefCell::new(DirtyBytes::new(piece_bytes)),
                 mtime: Cell::new(mtime),
                 logged: LoggedFile::default(),
                 sending: Cell::new(0),

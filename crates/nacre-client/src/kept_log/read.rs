@@ -3,6 +3,7 @@
 use crate::data::stripes;
 use crate::files::dirty_bytes::DirtyBytes;
 use crate::kept_log::record::{FileRecord, KeptRecord, Record, records};
+use crate::targets::target::RPC_BYTES_MIN;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -56,7 +57,7 @@ pub fn kept_writes(segments: &[Bytes], boot: Boot) -> Option<KeptWrites> {
 
 fn writes_of(left: &Left) -> Vec<(OstIndex, Write, Vec<Bytes>)> {
     let Some(file) = &left.file else { return Vec::new() };
-    let (mut bytes, mut mtime) = (DirtyBytes::default(), Timestamp::default());
+    let (mut bytes, mut mtime) = (DirtyBytes::new(RPC_BYTES_MIN), Timestamp::default());
     for (kept, data) in left.writes.values() {
         bytes.write(kept.offset, data);
         mtime = mtime.max(kept.mtime);

@@ -19,6 +19,10 @@ const OST_RPCS: u16 = ImportParam::OscMaxRpcs.row().default_u16();
 /// may wait for an operation of ours that holds locks and needs to be sent. So they never take all the room.
 const UNLOCKED_MAX: u64 = 6;
 
+/// Every OST gets and sends so many bytes in one request: the smallest limit.
+pub(crate) const RPC_BYTES_MIN: u64 = 1 << 20;
+const RPC_PAGE_BYTES: u64 = 4096;
+
 /// A target and the counters of its requests. The fields that other files reach never change, or guard their own state.
 pub(crate) struct Target {
     pub(crate) name: String,
@@ -35,6 +39,8 @@ pub(crate) struct Target {
     resends: Gate,
     resends_under_lock: Gate,
     grant: SpaceGrant,
+    /// Largest request that reads or writes, in pages.
+    rpc_pages_max: Cell<u32>,
 }
 
 impl Target {
@@ -56,7 +62,18 @@ impl Target {
             resends: Gate::new(ctx, 1),
             resends_under_lock: Gate::new(ctx, 1),
             grant: SpaceGrant::new(ctx),
+            rpc_pages_max: Cell::new(ImportParam::MaxPagesPerRpc.row().default_u32()),
         })
+    }
+    /// Largest request that reads or writes.
+    pub(crate) fn rpc_bytes_max(&self) -> u64 {
+        u64::from(self.rpc_pages_max.get()) * RPC_PAGE_BYTES
+    }
+    pub(crate) fn rpc_pages_max(&self) -> u32 {
+        self.rpc_pages_max.get()
+    }
+    pub(crate) fn set_rpc_pages_max(&self, pages: u32) {
+        self.rpc_pages_max.set(pages);
     }
     /// One request; waits as long as the target is away.
     pub(crate) async fn call<'a, R: Rpc + Codec<'a>>(&self, request: &R) -> Result<R::Reply, Failure> {

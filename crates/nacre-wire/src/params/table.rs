@@ -131,6 +131,8 @@ groups! {
         OscMaxModRpcs: max_mod_rpcs(8).only(&["osc"]);
         MdcMaxRpcs: max_rpcs(8).only(&["mdc"]);
         OscMaxRpcs: max_rpcs(16).only(&["osc"]);
+        MaxPagesPerRpc: Row::number("max_pages_per_rpc", (256, 4096, "pages"), Number(1024), "Largest read or write in pages of \
+            4 KiB. The kernel asks for at most 256 at a time; bytes that a mount has kept are sent together.").only(&["osc"]);
     }
 
     /// `nacre-target/src/params/common.rs`

@@ -4,6 +4,16 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "the kernel is to move a directory although a caller that has had its reply may hold the former one",
+        "crates/nacre-fuse/src/name_locks.rs",
+        &[("reply.pid != pid && conflicts(reply))", "reply.pid == pid && conflicts(reply))")],
+    )
+    .found_by(
+        "nacre-fuse",
+        "kernel_cache",
+        "device::such_a_name_is_taken_although_the_former_directory_is_still_locked_after_a_reply",
+    ),
+    planted(
         "a reply that was decided before a revoke keeps its validity",
         "crates/nacre-fuse/src/gate.rs",
         &[("if self.generation < *pass.0 || now", "if now")],

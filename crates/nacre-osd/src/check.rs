@@ -10,6 +10,7 @@ use crate::error::OsdError;
 use crate::offline::offline;
 use crate::table::Table;
 use crate::table::accounts::Usage;
+use crate::table::pages::Page;
 use crate::table::run::{COPIES, Run, open_block};
 use crate::table::run_copies::{check_copy, read_copy};
 use alloc::collections::BTreeMap;
@@ -44,6 +45,8 @@ pub struct Report {
     pub rows: BTreeMap<u8, u64>,
     /// Usage per (kind, id): kind 0 user, 1 group, 2 project.
     pub usage: BTreeMap<(u8, u32), Usage>,
+    /// Ranges of rows that cannot be read. What other rows say of those is not known.
+    pub unread: u64,
     /// All problems found; more than `sentences` has if it is full.
     pub problems: u64,
     /// The first of them, in words.
@@ -112,9 +115,7 @@ pub async fn check_open(osd: &Rc<Osd>, mut row: impl FnMut(Table, &[u8], &[u8]))
         ..Report::default()
     };
     if let Some(copy) = osd.state().damaged_superblock() {
-        report.problem(format!(
-            "the {copy} of the two copies of the superblock is damaged: the next start of the target uses the other one and writes both"
-        ));
+        report.problem(copy.found().to_string());
     }
     for (segment, record) in osd.state().damaged_copies() {
         report.problem(format!(
@@ -138,20 +139,28 @@ pub async fn check_open(osd: &Rc<Osd>, mut row: impl FnMut(Table, &[u8], &[u8]))
         }
         Err(e) => report.problem(format!("the runs cannot be listed: {e}")),
     }
-    // Rows behind a damaged block of a table are not shown.
+    // Rows of a damaged block are not shown.
     for table in 0..=u8::MAX {
         let table = Table(table);
         let mut pages = osd.pages(table, PAGE);
         loop {
-            match pages.next().await {
+            match pages.next_or_damage().await {
                 Ok(None) => break,
-                Ok(Some(rows)) => {
+                Ok(Some(Page::Damaged { from, to })) => {
+                    report.unread += 1;
+                    report.problem(format!(
+                        "rows of table {} from {from:02x?} to {to:02x?} cannot be read",
+                        table.0
+                    ));
+                }
+                Ok(Some(Page::Rows(rows))) => {
                     *report.rows.entry(table.0).or_default() += rows.len() as u64;
                     for (key, value) in &rows {
                         row(table, key, value);
                     }
                 }
                 Err(e) => {
+                    report.unread += 1;
                     let from = pages.reached();
                     report.problem(format!("rows of table {} from {from:02x?} on: {e}", table.0));
                     break;

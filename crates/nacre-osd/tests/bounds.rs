@@ -11,6 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const T: Table = Table(33);
 
@@ -478,9 +479,34 @@ fn damage_of_one_copy_of_a_block_costs_nothing_is_named_and_is_repaired_when_it_
         })
         .unwrap();
         assert_eq!(d.osd().stats().corrupt_blocks, 0);
-        // Nobody reads the second copy as long as the first one is whole.
+        // No read looks at the second copy as long as the first one is whole.
         assert_eq!(problems(&damaged).is_empty(), at < len / 2, "{:?}", problems(&damaged));
     }
+}
+
+#[test]
+fn damage_of_one_copy_of_a_run_is_repaired_in_the_background() {
+    let device = filled();
+    let (run, len) = files(&*device.store()).into_iter().find(|(f, _)| matches!(f, FileId::Run(_))).unwrap();
+    let problems = |device: &CrashDevice| check::check(&*device.store(), |_, _, _| {}).sentences;
+    let half = len / 2;
+    // Blocks, index, filter and footer, of either copy and of both at different places.
+    let places = (half - 20_000..half).step_by(2777).chain([9000, half - 30]);
+    let places = places.flat_map(|at| [vec![at], vec![half + at]]);
+    let mut found = 0;
+    for places in places.chain([vec![9000, half + 40_000, half + 9100]]) {
+        let damaged = device.copy();
+        places.iter().for_each(|at| damaged.flip(run, *at));
+        found += u32::from(!problems(&damaged).is_empty());
+        let mut d = OsdDrive::open(&damaged.store(), &config()).unwrap();
+        d.run(|osd| async move {
+            osd.ctx().sleep(Duration::from_secs(700)).await;
+            osd.stop().await.unwrap();
+        })
+        .unwrap();
+        assert_eq!(problems(&damaged), Vec::<String>::new(), "{places:?}");
+    }
+    assert!(found > 15, "{found}: the damage is real");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::service::inode_locks::{Claims, reply_tail};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_osd::Table;
+use nacre_osd::{OsdError, Table};
 use nacre_target::{ExportId, Reply, Request};
 use nacre_types::{Caller, Encoded, Errno, Failure, Fid, FileType, Layout, SizeState};
 use nacre_wire::mdt::{
@@ -139,7 +139,7 @@ impl Mdt {
         reply.tail = reply_tail(tail);
         Ok(reply)
     }
-    /// `None` for an inode that has gone since its entry was read.
+    /// `None` for an inode that has gone since its entry was read, or that cannot be read.
     async fn entry_attrs(
         &self,
         claims: &mut Claims,
@@ -149,7 +149,13 @@ impl Mdt {
     ) -> Result<Option<EntryReply>, Errno> {
         self.claim_inode(claims, entry.fid);
         let key = entry.fid.key();
-        let Some(row) = self.core().osd.get(INODE, &key).await? else { return Ok(None) };
+        // One inode that cannot be read does not hide the names of its directory: it has no attributes here, and the
+        // request for it fails.
+        let row = match self.core().osd.get(INODE, &key).await {
+            Ok(Some(row)) => row,
+            Ok(None) | Err(OsdError::Corrupt { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
         let described = self.describe(claims, request.export, &row, Some((dir, &entry.name)));
         let reply = described.and_then(|reply| Ok(reply.map_layout(|layout| layout.value())?));
         reply.map(Some).map_err(|e| self.unreadable(INODE, &key, e))

@@ -41,8 +41,7 @@ impl Osd {
         let last_lsn = log.plan.last_lsn;
         let mut state = begin_epoch(ctx, &config, &mut superblock, log).await?;
         if let Some(copy) = damaged_copy {
-            tracing::warn!(target_name = %superblock.label.name, %copy,
-                "one of the two copies of the superblock was damaged: the other one was used, and both have been written again");
+            tracing::warn!(target_name = %superblock.label.name, "{}", copy.repaired());
         }
         state.set_damaged_superblock(damaged_copy);
         let osd = Rc::new(Osd::new(ctx, config, superblock, was_clean, state, last_lsn));
@@ -63,6 +62,7 @@ impl Osd {
         osd.spawn_background(osd.clone().flusher());
         osd.spawn_background(osd.clone().merger());
         osd.spawn_background(osd.clone().give_back_after_removals());
+        osd.spawn_background(osd.clone().copies_comparer());
         Ok(osd)
     }
     /// Spawns a task that `stop` waits for.

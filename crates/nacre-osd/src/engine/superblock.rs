@@ -1,6 +1,7 @@
 //! The superblock: the file that identifies a store (label, format version, log epochs, clean mark). It is small, and
 //! always replaced as a whole. Its file holds it twice, so that damage of one copy costs nothing.
 
+use crate::combine::combine;
 use crate::crc::crc32c;
 use crate::error::OsdError;
 use alloc::format;
@@ -62,18 +63,38 @@ codec_struct! {
     }
 }
 
-/// The copy of a superblock that is damaged, while the other one is whole.
+/// The damaged one of a superblock's copies. `Both`: at different places, so that they complete each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DamagedCopy {
     First,
     Second,
+    Both,
 }
-impl core::fmt::Display for DamagedCopy {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::First => "first",
-            Self::Second => "second",
-        })
+impl DamagedCopy {
+    /// The sentence of a check, before it is repaired.
+    pub(crate) fn found(self) -> &'static str {
+        match self {
+            Self::First => {
+                "the first of the two copies of the superblock is damaged: the next start of the target uses the other one and writes both"
+            }
+            Self::Second => {
+                "the second of the two copies of the superblock is damaged: the next start of the target uses the other one and writes both"
+            }
+            Self::Both => {
+                "the two copies of the superblock are damaged at different places: the next start of the target unites them and writes both"
+            }
+        }
+    }
+    /// The sentence of a start that has repaired it.
+    pub(crate) fn repaired(self) -> &'static str {
+        match self {
+            Self::First | Self::Second => {
+                "one of the two copies of the superblock was damaged: the other one was used, and both have been written again"
+            }
+            Self::Both => {
+                "the two copies of the superblock were damaged at different places: they were united, and both have been written again"
+            }
+        }
     }
 }
 
@@ -83,6 +104,36 @@ impl core::fmt::Display for DamagedCopy {
 /// `Format` with the whole sentence for the operator.
 pub fn label_of(bytes: &[u8]) -> Result<Label, OsdError> {
     Super::parse(bytes).map(|found| found.label)
+}
+
+/// Why a copy is no superblock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unreadable {
+    Foreign,
+    Version(u32),
+    Damaged,
+}
+impl Unreadable {
+    /// What two copies show together. Only copies that agree are something else, or of another version.
+    fn and(self, other: Self) -> Self {
+        if self == other { self } else { Self::Damaged }
+    }
+}
+impl core::fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Foreign => f.write_str(
+                "this is not a nacre target (its superblock is something else): check the path, or format it with `nacre mkfs`",
+            ),
+            Self::Version(version) => write!(
+                f,
+                "this target was written in format version {version}, this program knows version {FORMAT_VERSION}: use the program that wrote it"
+            ),
+            Self::Damaged => f.write_str(
+                "the superblock of this target is damaged, in both copies: restore the file `super` from a backup, do not format the target",
+            ),
+        }
+    }
 }
 
 impl Super {
@@ -127,34 +178,34 @@ impl Super {
     }
     /// The same, with the copy that is damaged, or not there, or another than the first.
     fn parse_copies(bytes: &[u8]) -> Result<(Self, Option<DamagedCopy>), OsdError> {
-        let second = Self::parse_copy(bytes.get(bytes.len() / 2..).unwrap_or_default());
-        match Self::parse_copy(bytes) {
-            Ok(first) if second.as_ref() == Ok(&first) => Ok((first, None)),
-            Ok(first) => Ok((first, Some(DamagedCopy::Second))),
-            Err(error) => second.map(|found| (found, Some(DamagedCopy::First))).map_err(|_| error),
+        let halves = bytes.split_at(bytes.len() / 2);
+        let second = Self::parse_copy(halves.1);
+        match (Self::parse_copy(bytes), second) {
+            (Ok(first), Ok(second)) if first == second => Ok((first, None)),
+            (Ok(first), _) => Ok((first, Some(DamagedCopy::Second))),
+            (Err(_), Ok(second)) => Ok((second, Some(DamagedCopy::First))),
+            (Err(one), Err(two)) => {
+                let united = combine(halves.0, halves.1, |bytes| Self::parse_copy(bytes).is_ok());
+                match united.and_then(|bytes| Self::parse_copy(&bytes).ok()) {
+                    Some(found) => Ok((found, Some(DamagedCopy::Both))),
+                    None => Err(OsdError::Format(one.and(two).to_string())),
+                }
+            }
         }
     }
-    fn parse_copy(bytes: &[u8]) -> Result<Self, OsdError> {
-        let head = bytes.get(..HEAD_BYTES).filter(|h| h[..8] == MAGIC);
-        let Some(head) = head else {
-            return Err(OsdError::Format(String::from(
-                "this is not a nacre target (its superblock is something else): check the path, or format it with `nacre mkfs`",
-            )));
-        };
+    fn parse_copy(bytes: &[u8]) -> Result<Self, Unreadable> {
+        let Some(head) = bytes.get(..HEAD_BYTES) else { return Err(Unreadable::Foreign) };
+        let equal = MAGIC.iter().zip(head).filter(|(expected, found)| expected == found).count();
+        if equal < MAGIC.len() {
+            return Err(if equal >= MAGIC.len() / 2 { Unreadable::Damaged } else { Unreadable::Foreign });
+        }
         let number = |at: usize| crate::log::segment::u32_at(head, at).unwrap_or(0);
         if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&number(8)) {
-            return Err(OsdError::Format(format!(
-                "this target was written in format version {}, this program knows version {FORMAT_VERSION}: use the program that wrote it",
-                number(8)
-            )));
+            return Err(Unreadable::Version(number(8)));
         }
         let payload = bytes.get(HEAD_BYTES..).and_then(|p| p.get(..number(12) as usize));
         let whole = payload.filter(|p| crc32c(p) == number(16)).and_then(|p| Self::from_slice(p).ok());
-        whole.ok_or_else(|| {
-            OsdError::Format(String::from(
-                "the superblock of this target is damaged (the checksums of both copies are wrong): restore the file `super` from a backup; log and runs are untouched",
-            ))
-        })
+        whole.ok_or(Unreadable::Damaged)
     }
     /// `None`: the store is empty.
     pub(crate) async fn read(ctx: &Ctx) -> Result<Option<Self>, OsdError> {
@@ -215,8 +266,7 @@ mod tests {
         assert_eq!(Super::parse(&bytes[..used]).as_ref(), Ok(&s));
     }
 
-    #[test]
-    fn damage_anywhere_leaves_one_copy() {
+    fn opened_often() -> Super {
         let label = Label {
             uuid: ClientUuid([9; 16]),
             name: String::from("demo-OST0001"),
@@ -225,6 +275,44 @@ mod tests {
         };
         let mut s = Super::new(label);
         (0..200).for_each(|id| s.open(id, 42));
+        s
+    }
+
+    #[test]
+    fn copies_that_are_damaged_at_different_places_complete_each_other() {
+        let s = opened_often();
+        let bytes = s.to_bytes();
+        let half = bytes.len() / 2;
+        let used = HEAD_BYTES + s.to_vec().len();
+        let damaged = |one: usize, two: usize| {
+            let mut bad = Vec::from(&bytes[..]);
+            for at in [one, half + two] {
+                bad[at..at + 64].iter_mut().for_each(|byte| *byte = !*byte);
+            }
+            Super::parse_copies(&bad)
+        };
+        for at in (0..used - 200).step_by(7) {
+            for (one, two) in [(at, at + 80), (at + 80, at)] {
+                assert_eq!(
+                    damaged(one, two),
+                    Ok((s.clone(), Some(DamagedCopy::Both))),
+                    "damage at {one} and {two}"
+                );
+            }
+            // Nobody is told to format a damaged target, or to use another program.
+            let error = damaged(at, at + 5).unwrap_err().to_string();
+            assert!(at < 8 || error.contains("damaged"), "damage at {at}: {error}");
+        }
+        let mut bad = Vec::from(&bytes[..]);
+        for at in [0, half] {
+            bad[at..at + 4].fill(0);
+        }
+        assert!(Super::parse(&bad).unwrap_err().to_string().contains("do not format"));
+    }
+
+    #[test]
+    fn damage_anywhere_leaves_one_copy() {
+        let s = opened_often();
         let bytes = s.to_bytes();
         let used = HEAD_BYTES + s.to_vec().len();
         assert_eq!(Super::parse_copies(&bytes).unwrap(), (s.clone(), None));

@@ -44,12 +44,20 @@ pub(crate) fn unite(mut file: Vec<u8>) -> United {
     let mut united = United { bytes: Vec::new(), single: None, synced_beyond: 0 };
     let mut taken = Vec::new();
     let mut combined = Vec::new();
-    if let Some(header) = SegmentHeader::parse(first).or_else(|| SegmentHeader::parse(second)) {
+    let heads = [first, second].map(|copy| copy.get(..SEGMENT_HEADER_BYTES).unwrap_or_default());
+    let mut united_head = None;
+    let header = SegmentHeader::parse(first).or_else(|| SegmentHeader::parse(second)).or_else(|| {
+        united_head = combine(heads[0], heads[1], |bytes| SegmentHeader::parse(bytes).is_some());
+        SegmentHeader::parse(united_head.as_deref()?)
+    });
+    if let Some(header) = header {
         let [mut one, mut two] = [first, second].map(|copy| Scan::new(&header, copy));
         let mut lsn = header.first_lsn;
-        if first.get(..SEGMENT_HEADER_BYTES) != second.get(..SEGMENT_HEADER_BYTES) {
+        if heads[0] != heads[1] {
             united.single = Some(lsn);
-            if SegmentHeader::parse(first).is_none() {
+            if let Some(head) = united_head {
+                combined.push((0, head));
+            } else if SegmentHeader::parse(first).is_none() {
                 taken.push(0..SEGMENT_HEADER_BYTES);
             }
         }
@@ -201,6 +209,19 @@ mod tests {
             bad[at..at + 64].iter_mut().for_each(|byte| *byte = !*byte);
             let united = unite(bad);
             assert_eq!(lsns(&united.bytes), (11..=40).collect::<Vec<_>>(), "damage at {at}");
+        }
+    }
+
+    #[test]
+    fn headers_that_are_damaged_at_different_places_complete_each_other() {
+        for (one, two) in [(0, 40), (20, 0), (40, 20), (56, 8)] {
+            let mut bad = segment(0);
+            for at in [one, HALF + two] {
+                bad[at..at + 8].iter_mut().for_each(|byte| *byte = !*byte);
+            }
+            let united = unite(bad);
+            assert_eq!(lsns(&united.bytes), (11..=40).collect::<Vec<_>>(), "damage at {one} and {two}");
+            assert_eq!(united.single, Some(11), "both are written again");
         }
     }
 

@@ -253,9 +253,7 @@ impl Osd {
         if let Ok((rows, damaged)) =
             read_either(self.ctx(), run.meta, block.offset, u64::from(block.len), open).await
         {
-            // A run that was merged meanwhile must not be created again.
-            let is_live = self.state().runs.listed().iter().any(|meta| meta.id == id);
-            if let Some(bytes) = damaged.filter(|_| is_live) {
+            if let Some(bytes) = damaged.filter(|_| self.is_live(run)) {
                 repair(self.ctx(), run.meta, block.offset, &bytes).await;
             }
             return Ok(rows);

@@ -55,6 +55,30 @@ pub(crate) async fn read_either<T>(
     Ok((parse(&bytes)?, Some(bytes)))
 }
 
+/// Repairs a part of which one copy is damaged, or both at different places. What is lost in both is left to its readers.
+pub(crate) async fn repair_part<T>(
+    ctx: &Ctx,
+    meta: RunMeta,
+    offset: u64,
+    len: u64,
+    parse: impl Fn(&Bytes) -> Result<T, OsdError>,
+) {
+    let one = read_copy(ctx, meta, 0, offset, len).await.unwrap_or_default();
+    let two = read_copy(ctx, meta, 1, offset, len).await.unwrap_or_default();
+    if parse(&one).is_ok() && parse(&two).is_ok() {
+        return;
+    }
+    let Some(bytes) = combine(&one, &two, |bytes| parse(&Bytes::copy_from_slice(bytes)).is_ok()) else {
+        return;
+    };
+    tracing::warn!(
+        run = meta.id,
+        offset,
+        "a copy of a part of this table run is damaged: it is repaired from the other one"
+    );
+    repair(ctx, meta, offset, &bytes.into()).await;
+}
+
 /// Writes a part of a run over both of its copies.
 pub(crate) async fn repair(ctx: &Ctx, meta: RunMeta, offset: u64, bytes: &Bytes) {
     for copy in 0..COPIES {

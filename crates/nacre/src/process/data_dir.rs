@@ -4,52 +4,19 @@
 //! target directory is an error: it is lost and must not be formatted anew.
 
 use crate::output;
+use crate::process::marker::{MARKER, Marker};
 use crate::process::store;
 use crate::process::target_dir::{self, Served};
 use anyhow::{Context as _, Result, bail, ensure};
 use nacre_osd_fs::DirLock;
 use nacre_types::{FsName, TargetKind, TargetName};
-use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 pub(crate) const DEFAULT_MOUNT: &str = "/mnt/nacre";
 /// Space that an empty target takes: the first segments of its log, and its ballast.
 const TARGET_BYTES_MIN: u64 = 100 << 20;
-/// The file that makes a directory a data directory of `up`.
-const MARKER: &str = "nacre-up.json";
 /// The file of a target that a process which serves it has locked.
 const LOCK: &str = "lock";
-
-/// Contents of the marker file.
-#[derive(Debug, Serialize, Deserialize)]
-struct Marker {
-    fsname: String,
-    osts: u32,
-    /// Every target was formatted.
-    #[serde(default)]
-    complete: bool,
-}
-
-impl Marker {
-    fn read(dir: &Path) -> Result<Self> {
-        let path = dir.join(MARKER);
-        let text = std::fs::read(&path)?;
-        serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))
-    }
-    fn write(&self, dir: &Path) -> Result<()> {
-        let (path, new) = (dir.join(MARKER), dir.join(format!("{MARKER}.new")));
-        let write = || {
-            let file = std::fs::File::create(&new)?;
-            serde_json::to_writer_pretty(&file, self)?;
-            file.sync_all()?;
-            std::fs::rename(&new, &path)
-        };
-        write().with_context(|| format!("cannot write {}", path.display()))
-    }
-    fn name(&self) -> Result<FsName> {
-        FsName::parse(&self.fsname).context("the marker file names no file system")
-    }
-}
 
 /// A data directory with its marker file.
 pub(crate) struct DataDir {
@@ -61,9 +28,10 @@ impl DataDir {
     /// Opens a data directory. A name or a number of OSTs that differs from the existing one is refused.
     pub(crate) fn open(path: &Path, wanted_name: Option<&FsName>, wanted_osts: Option<u32>) -> Result<Self> {
         let marker = Marker::read(path)?;
-        let Marker { fsname, osts, .. } = &marker;
-        let other_osts = wanted_osts.filter(|wanted| wanted != osts).map(|wanted| format!("--osts {wanted}"));
-        let other_name = wanted_name.filter(|wanted| wanted.as_str() != fsname);
+        let (fsname, osts) = (marker.name()?, marker.osts());
+        let other_osts =
+            wanted_osts.filter(|wanted| *wanted != osts).map(|wanted| format!("--osts {wanted}"));
+        let other_name = wanted_name.filter(|wanted| **wanted != fsname);
         if let Some(option) = other_name.map(|wanted| format!("--fsname {wanted}")).or(other_osts) {
             bail!(
                 "{option}: {} holds the file system {fsname} with {osts} OSTs already, and that cannot be changed\n\
@@ -105,7 +73,7 @@ impl DataDir {
                 output::human_bytes(needed)
             );
         }
-        let marker = Marker { fsname: name.to_string(), osts, complete: false };
+        let marker = Marker::new(name, osts, false);
         marker.write(path)?;
         Ok(Self { path: path.to_path_buf(), marker })
     }
@@ -117,15 +85,16 @@ impl DataDir {
         self.marker.name()
     }
     pub(crate) fn osts(&self) -> u32 {
-        self.marker.osts
+        self.marker.osts()
     }
 
     /// Records that every target was formatted.
     pub(crate) fn set_complete(&mut self) -> Result<()> {
-        if self.marker.complete {
+        let complete = Marker::new(&self.name()?, self.osts(), true);
+        if std::fs::read(self.path.join(MARKER)).ok().as_deref() == Some(&complete.to_json()?) {
             return Ok(());
         }
-        self.marker.complete = true;
+        self.marker = complete;
         self.marker.write(&self.path)
     }
 
@@ -134,7 +103,7 @@ impl DataDir {
         let dir = self.path.join(sub);
         if !dir.join("super").exists() {
             ensure!(
-                !self.marker.complete,
+                !self.marker.is_complete(),
                 "{name} is missing: {} holds a part of the file system and is not there (or has lost its file `super`)\n\
                  hint: put it back; or begin anew with nacre destroy",
                 dir.display()
@@ -185,7 +154,7 @@ pub(crate) fn name_of(dir: &Path) -> Result<FsName> {
 /// Every target directory of a data directory.
 pub(crate) fn target_dirs(dir: &Path) -> Result<Vec<PathBuf>> {
     let marker = Marker::read(dir)?;
-    Ok(targets(&marker.name()?, marker.osts).into_iter().map(|(_, sub)| dir.join(sub)).collect())
+    Ok(targets(&marker.name()?, marker.osts()).into_iter().map(|(_, sub)| dir.join(sub)).collect())
 }
 
 /// Takes the lock of every target in a data directory: no process serves one of them, or starts to, until they are given

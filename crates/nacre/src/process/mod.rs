@@ -11,6 +11,7 @@ pub(crate) mod guard;
 pub(crate) mod islands;
 pub(crate) mod kept_log;
 mod lease_table;
+mod marker;
 pub(crate) mod metrics;
 pub(crate) mod mount_options;
 pub(crate) mod mounted;

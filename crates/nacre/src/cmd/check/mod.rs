@@ -173,8 +173,10 @@ fn target(served: &target_dir::Served, data: bool, cross: &mut Cross) -> Result<
     };
     let check = mdt.borrow_mut().take();
     if let (TargetKind::Mdt, Some(check)) = (kind, check) {
-        let rows = check.finish();
-        report.compare_usage(&usage(&rows.owners));
+        let rows = if report.unread == 0 { check.finish() } else { check.finish_incomplete() };
+        if report.unread == 0 {
+            report.compare_usage(&usage(&rows.owners));
+        }
         found.counts.extend([
             ("inodes", rows.inodes),
             ("directories", rows.directories),
@@ -198,6 +200,12 @@ fn target(served: &target_dir::Served, data: bool, cross: &mut Cross) -> Result<
         ("run_bytes", report.run_bytes),
     ]);
     found.add(report.problems, report.sentences);
+    if report.unread > 0 {
+        found.notes.push(String::from(
+            "because some of its rows cannot be read, its rows were not compared with each other or with those of other targets",
+        ));
+        return Ok(found);
+    }
     let mut rows = std::mem::replace(&mut *seen.borrow_mut(), cross::Rows::new(0));
     rows.is(identity);
     cross.add(&served.name, rows);

@@ -4,11 +4,13 @@
 mod support;
 
 use nacre_client::{Client, CreateArgs};
+use nacre_node::{Event, FileKind, StoreDone, StoreOp};
 use nacre_sim::cluster::Cluster;
 use nacre_sim::kernel::Kernel;
+use nacre_sim::offline;
 use nacre_types::{Failure, Fid, OpenHandle, mode};
 use std::rc::Rc;
-use support::{MDT, SEC, caller, on_devices, run, wait};
+use support::{MDT, SEC, caller, on_devices, run, wait, without_cache};
 
 /// A whole directory in one request.
 const WHOLE: (u32, bool) = (100, true);
@@ -203,4 +205,59 @@ fn no_listing_is_old_after_a_restart_of_the_mdt() {
             assert_eq!(list(&mut c, dir).map(|names| names.len()), Ok(nth + 2), "seed {seed}");
         }
     }
+}
+
+/// What has lost both copies of a block of rows fails; names beside it do not.
+#[test]
+fn an_inode_that_cannot_be_read_hides_no_name_of_its_directory() {
+    let names: Vec<String> = (0..60).map(|n| format!("{n:02}{}", "x".repeat(100))).collect();
+    let (mut lists_all, mut at) = (0, 500);
+    loop {
+        let mut c = on_devices(1, 1);
+        without_cache(&mut c);
+        let first = c.mounts[0];
+        let dir = run(&mut c, first, async |client| mkdir(&client, Fid::ROOT, "dir").await).expect("made");
+        names.iter().for_each(|name| make(&mut c, 0, dir, name));
+        let node = c.servers[MDT];
+        c.world.tell(node, Event::Stop);
+        let until = c.world.now_ns() + 60 * SEC;
+        assert!(c.world.run_until(until, |world| world.take_stopped().contains(&node)), "it does not stop");
+        c.world.kill(node);
+        let flushed = offline::with_engine(&*c.stores[MDT], |_, osd| async move {
+            osd.checkpoint().await.expect("flushed");
+            osd.stop().await
+        });
+        flushed.expect("opened").expect("stopped");
+        let list_runs = StoreOp::List { kind: FileKind::Run, after: None, limit: 10 };
+        let Ok(StoreDone::List(runs)) = c.stores[MDT].execute(list_runs) else { panic!("no list") };
+        let file = *runs.first().expect("the rows are in a run");
+        let Ok(StoreDone::Len(Some(len))) = c.stores[MDT].execute(StoreOp::Len { file }) else {
+            panic!("no length")
+        };
+        if at >= len / 2 {
+            break;
+        }
+        c.devices[MDT].flip(file, at);
+        c.devices[MDT].flip(file, len / 2 + at);
+        at += 1500;
+        c.world.start(node);
+        c.world.run_for(4 * SEC);
+        if !c.world.fatal.is_empty() {
+            continue; // a row that the start needs, or the index
+        }
+        let Ok(listed) = list(&mut c, dir) else { continue };
+        let (looked_for, first) = (names.clone(), c.mounts[0]);
+        let lost = run(&mut c, first, async move |client| {
+            let mut lost = 0;
+            for name in looked_for {
+                lost += u32::from(client.lookup(dir, name.as_bytes()).await.is_err());
+            }
+            lost
+        });
+        if lost > 0 {
+            assert_eq!(listed, names, "{lost} inodes are lost by damage at {at}");
+            lists_all += 1;
+        }
+    }
+    assert!(lists_all > 0, "no damage has met an inode");
 }

@@ -494,7 +494,7 @@ fn another_format_version_and_damage_of_the_label_are_refused() {
         &["ost1", "format version 68", "this program knows version 4", "use the program that wrote it"],
     );
     with(0);
-    m.refused(&up, &["ost1", "is not a nacre target"]);
+    m.refused(&up, &["ost1", "damaged", "do not format"]);
     with(24);
     m.refused(&up, &["ost1", "damaged"]);
     // A part that is gone is not made anew.
@@ -506,6 +506,28 @@ fn another_format_version_and_damage_of_the_label_are_refused() {
     one[24] ^= 0x40;
     fs::write(&label, one).unwrap();
     m.up().stop();
+}
+
+#[test]
+fn a_damaged_marker_file_is_made_again_from_the_targets() {
+    let Some(m) = Machine::new() else { return };
+    m.up().stop();
+    let marker = m.path("data/nacre-up.json");
+    let good = fs::read_to_string(&marker).unwrap();
+    for damaged in [good.replace("\"osts\": 2", "\"osts\": 1"), good.replacen('"', "#", 1), String::new()] {
+        assert_ne!(damaged, good);
+        fs::write(&marker, damaged).unwrap();
+        let up = m.up();
+        assert!(up.said.contains("nacre-OST0001"), "{}", up.said);
+        up.stop();
+        assert_eq!(fs::read_to_string(&marker).unwrap(), good);
+    }
+    // Without its targets nobody knows.
+    fs::write(&marker, "").unwrap();
+    fs::rename(m.path("data/mdt0"), m.path("elsewhere")).unwrap();
+    let up =
+        ["up", m.mount().to_str().unwrap(), "--dir", m.path("data").to_str().unwrap()].map(str::to_owned);
+    m.refused(&up, &["nacre-up.json is damaged", "hint: the file has the lines"]);
 }
 
 #[test]

@@ -88,8 +88,11 @@ impl DamagedCopy {
     /// The sentence of a start that has repaired it.
     pub(crate) fn repaired(self) -> &'static str {
         match self {
-            Self::First | Self::Second => {
-                "one of the two copies of the superblock was damaged: the other one was used, and both have been written again"
+            Self::First => {
+                "the first of the two copies of the superblock was damaged: the other one was used, and both have been written again"
+            }
+            Self::Second => {
+                "the second of the two copies of the superblock was damaged: the other one was used, and both have been written again"
             }
             Self::Both => {
                 "the two copies of the superblock were damaged at different places: they were united, and both have been written again"

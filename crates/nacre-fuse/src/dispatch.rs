@@ -69,6 +69,7 @@ impl<O: Ops> Door<O> {
             op::FSYNC | op::FSYNCDIR => self.run(request, data::fsync),
             op::FALLOCATE => self.run(request, data::fallocate),
             op::LSEEK => self.run(request, data::lseek),
+            op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => self.run(request, data::copy_file_range),
             op::READDIR => self.run(request, dirs::readdir),
             op::READDIRPLUS => self.run(request, dirs::readdirplus),
             op::GETXATTR => self.run(request, xattrs::getxattr),
@@ -85,8 +86,7 @@ impl<O: Ops> Door<O> {
             // No reply. The front end keeps FORGETs for `moved.rs`.
             op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => {}
             op::IOCTL => self.reply(&request, Err(Errno::ENOTTY)),
-            // The kernel does not send the request again and uses a fallback: access by mode bits, copies by read and
-            // write.
+            // The kernel does not send the request again and uses a fallback: access by mode bits.
             _ => self.reply(&request, Err(Errno::ENOSYS)),
         }
     }

@@ -171,6 +171,10 @@ impl<O: Ops> Door<O> {
             forgotten.await;
         }
     }
+    /// Has the kernel drop its pages of a file.
+    pub(crate) async fn forget_pages(&self, fid: Fid) {
+        self.kernel.forget(vec![Stale::Pages(fid)]).await;
+    }
     /// A rename has succeeded: the kernel will move an entry to this name.
     pub(crate) fn kernel_moves(&self, node: u64, name: &[u8]) {
         self.kernel.moved(node, name);

@@ -336,3 +336,28 @@ fn a_replay_that_begins_anew_makes_no_change_twice() {
         assert_eq!(evictions, 0, "seed {seed}\n{}", c.world.trace(60));
     }
 }
+
+/// The offset of a client's clock is what the target's reply to connect says, however long the recovery lasts after it.
+#[test]
+fn a_recovery_does_not_set_the_clock_of_a_mount_back() {
+    let mut c = cluster(1, 2);
+    let (first, second, mdt) = (c.mounts[0], c.mounts[1], c.servers[MDT]);
+    let made = run(&mut c, first, async |client| create(&client, "f").await);
+    let (fid, handle) = made.expect("created");
+    let stamp = |c: &mut Cluster| {
+        let written = run(c, first, async move |client| {
+            write(&client, handle, 0, vec![1; 10]).await?;
+            client.getattr(fid).await.map(|entry| entry.attr.mtime.as_nanos())
+        });
+        written.expect("written") - i128::from(c.world.now_ns())
+    };
+    let before = stamp(&mut c);
+    // The MDT waits for the client that does not return.
+    c.world.kill(second);
+    c.world.kill(mdt);
+    c.world.run_for(SEC);
+    c.world.start(mdt);
+    c.world.run_for(30 * SEC);
+    let error = stamp(&mut c) - before;
+    assert!(error.abs() < 100 * i128::from(MS), "the clock is {error} ns off");
+}

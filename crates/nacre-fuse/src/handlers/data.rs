@@ -1,4 +1,4 @@
-//! Open files: OPEN, READ, WRITE, FLUSH, RELEASE, FSYNC, FALLOCATE, LSEEK. The kernel's file handle is the open handle of the
+//! Open files: OPEN, READ, WRITE, FLUSH, RELEASE, FSYNC, FALLOCATE, LSEEK, COPY_FILE_RANGE. The kernel's file handle is the open handle of the
 //! client.
 
 use crate::abi::{self, o};
@@ -136,6 +136,16 @@ pub(crate) async fn lseek<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
     }
     let offset = door.ops.seek(OpenHandle(fh), offset, whence == SEEK_DATA).await?;
     Ok(Body::of(&abi::LseekOut { offset }))
+}
+
+/// COPY_FILE_RANGE: the kernel copies by itself after this reply, through the pages that it has of the source. It does not ask for
+/// attributes before it uses them, as it does for read(2), so pages from before another mount's write are dropped here.
+pub(crate) async fn copy_file_range<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
+    let fid = request.fid()?;
+    if door.ops.pages_are_doubtful(fid) {
+        door.forget_pages(fid).await;
+    }
+    Err(Errno::EOPNOTSUPP)
 }
 
 /// The ordinary user whose change removes set-id bits of a file. The kernel does not send groups, and their lookup

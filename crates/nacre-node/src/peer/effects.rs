@@ -180,8 +180,10 @@ impl Peer {
         tracing::debug!(target_name = %self.target, %state, "import");
         if state == ImportState::Full {
             let import = self.import.borrow();
-            if let Some((_, server)) = import.server_time() {
-                let offset = server.as_nanos() - self.ctx.wall().as_nanos();
+            if let Some((at, server)) = import.server_time() {
+                // The reply that states it came `ago`: a recovery may have lasted since then.
+                let ago = i128::try_from((self.ctx.now() - at).as_nanos()).unwrap_or(0);
+                let offset = server.as_nanos() + ago - self.ctx.wall().as_nanos();
                 self.wall_offset_ns.set(i64::try_from(offset).unwrap_or(0));
             }
             if !self.outage.was_logged() {

@@ -500,6 +500,7 @@ fn damage_of_one_copy_of_a_run_is_repaired_in_the_background() {
         found += u32::from(!problems(&damaged).is_empty());
         let mut d = OsdDrive::open(&damaged.store(), &config()).unwrap();
         d.run(|osd| async move {
+            osd.compare_copies_from_now_on();
             osd.ctx().sleep(Duration::from_secs(700)).await;
             osd.stop().await.unwrap();
         })

@@ -122,7 +122,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "the kernel is to move a directory while other requests have locks of names",
         "crates/nacre-fuse/src/handlers/names.rs",
-        &[("let may_move = || !door.others_lock_names(request);", "let may_move = || true;")],
+        &[("let may_move = |former| !door.others_lock_names(request, former);", "let may_move = |_| true;")],
     )
     .found_by(
         "nacre-fuse",

@@ -62,11 +62,10 @@ impl Osd {
         osd.spawn_background(osd.clone().flusher());
         osd.spawn_background(osd.clone().merger());
         osd.spawn_background(osd.clone().give_back_after_removals());
-        osd.spawn_background(osd.clone().copies_comparer());
         Ok(osd)
     }
     /// Spawns a task that `stop` waits for.
-    fn spawn_background(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
+    pub(crate) fn spawn_background(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
         self.background().task_begins();
         let osd = self.clone();
         self.ctx().spawn(async move {

@@ -45,21 +45,14 @@ pub(crate) fn unite(mut file: Vec<u8>) -> United {
     let mut taken = Vec::new();
     let mut combined = Vec::new();
     let heads = [first, second].map(|copy| copy.get(..SEGMENT_HEADER_BYTES).unwrap_or_default());
-    let mut united_head = None;
-    let header = SegmentHeader::parse(first).or_else(|| SegmentHeader::parse(second)).or_else(|| {
-        united_head = combine(heads[0], heads[1], |bytes| SegmentHeader::parse(bytes).is_some());
-        SegmentHeader::parse(united_head.as_deref()?)
-    });
-    if let Some(header) = header {
+    let head = combine(heads[0], heads[1], |bytes| SegmentHeader::parse(bytes).is_some());
+    let header = head.as_deref().and_then(SegmentHeader::parse);
+    if let (Some(head), Some(header)) = (head, header) {
         let [mut one, mut two] = [first, second].map(|copy| Scan::new(&header, copy));
         let mut lsn = header.first_lsn;
         if heads[0] != heads[1] {
             united.single = Some(lsn);
-            if let Some(head) = united_head {
-                combined.push((0, head));
-            } else if SegmentHeader::parse(first).is_none() {
-                taken.push(0..SEGMENT_HEADER_BYTES);
-            }
+            combined.push((0, head));
         }
         loop {
             let [in_one, in_two] =

@@ -1,7 +1,7 @@
 //! Comparison of the two copies of all runs in the background: a damaged part is written again from the other copy, before
 //! that is damaged too.
 //!
-//! Without it nobody would read a second copy while the first one is whole, nor blocks whose rows nobody asks for. The copies
+//! A target begins it when it starts (`nacre-target/src/island/start.rs`). Without it nobody would read a second copy while the first one is whole, nor blocks whose rows nobody asks for. The copies
 //! of the log are compared by a start (`log/copies.rs`), those of the superblock are written together with each change of it.
 
 use crate::engine::osd::Osd;
@@ -19,8 +19,11 @@ const PIECE_BYTES: u64 = 256 << 10;
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Osd {
-    /// The task.
-    pub(crate) async fn copies_comparer(self: Rc<Self>) {
+    /// Begins to compare the copies of all runs from time to time, until the engine stops.
+    pub fn compare_copies_from_now_on(self: &Rc<Self>) {
+        self.spawn_background(self.clone().copies_comparer());
+    }
+    async fn copies_comparer(self: Rc<Self>) {
         let mut after = FIRST_AFTER;
         while self.rest(after).await {
             self.compare_copies().await;

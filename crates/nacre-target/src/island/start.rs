@@ -173,6 +173,7 @@ impl<S: Service> Inner<S> {
     }
 
     fn spawn_tasks(self: &Rc<Self>, core: &Rc<TargetCore>) {
+        core.osd.compare_copies_from_now_on();
         let ctx = self.ctx();
         ctx.spawn(self.clone().reap());
         if core.former_lease() > lease(core) {

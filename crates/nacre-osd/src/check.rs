@@ -139,7 +139,14 @@ pub async fn check_open(osd: &Rc<Osd>, mut row: impl FnMut(Table, &[u8], &[u8]))
         }
         Err(e) => report.problem(format!("the runs cannot be listed: {e}")),
     }
-    // Rows of a damaged block are not shown.
+    check_rows(osd, &mut report, &mut row).await;
+    let state = osd.state();
+    report.usage = state.accounts.iter().filter(|(_, u)| *u != Usage::default()).collect();
+    report
+}
+
+/// Shows every row but those of damaged blocks.
+async fn check_rows(osd: &Rc<Osd>, report: &mut Report, row: &mut impl FnMut(Table, &[u8], &[u8])) {
     for table in 0..=u8::MAX {
         let table = Table(table);
         let mut pages = osd.pages(table, PAGE);
@@ -168,9 +175,6 @@ pub async fn check_open(osd: &Rc<Osd>, mut row: impl FnMut(Table, &[u8], &[u8]))
             }
         }
     }
-    let state = osd.state();
-    report.usage = state.accounts.iter().filter(|(_, u)| *u != Usage::default()).collect();
-    report
 }
 
 impl Osd {

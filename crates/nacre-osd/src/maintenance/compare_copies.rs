@@ -1,8 +1,9 @@
 //! Comparison of the two copies of all runs in the background: a damaged part is written again from the other copy, before
 //! that is damaged too.
 //!
-//! A target begins it when it starts (`nacre-target/src/island/start.rs`). Without it nobody would read a second copy while the first one is whole, nor blocks whose rows nobody asks for. The copies
-//! of the log are compared by a start (`log/copies.rs`), those of the superblock are written together with each change of it.
+//! A target begins it when it starts (`nacre-target/src/island/start.rs`). Without it nobody would read a second copy while
+//! the first one is whole, nor blocks whose rows nobody asks for. The copies of the log are compared by a start
+//! (`log/copies.rs`), those of the superblock are written together with each change of it.
 
 use crate::engine::osd::Osd;
 use crate::table::run::{FOOTER_BYTES, Footer, Run, open_block};

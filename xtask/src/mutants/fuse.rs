@@ -4,6 +4,12 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "the kernel copies from pages of before another mount's write",
+        "crates/nacre-fuse/src/handlers/data.rs",
+        &[("if door.ops.pages_are_doubtful(fid) {", "if false {")],
+    )
+    .found_by("nacre", "kernel_cache", "a_copy_by_the_kernel_has_what_another_mount_has_written"),
+    planted(
         "the kernel is to move a directory although a caller that has had its reply may hold the former one",
         "crates/nacre-fuse/src/name_locks.rs",
         &[("reply.pid != pid && conflicts(reply))", "reply.pid == pid && conflicts(reply))")],

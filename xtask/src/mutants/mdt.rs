@@ -4,6 +4,12 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "an inode that cannot be read ends the listing of its directory",
+        "crates/nacre-mdt/src/service/read.rs",
+        &[("Ok(None) | Err(OsdError::Corrupt { .. }) => return Ok(None),", "Ok(None) => return Ok(None),")],
+    )
+    .found_by("nacre-sim", "listings", "an_inode_that_cannot_be_read_hides_no_name_of_its_directory"),
+    planted(
         "a file whose last name was removed can be linked again",
         "crates/nacre-mdt/src/ops/link.rs",
         &[("if view.bytes(ORPHAN, &key)? != Some(NEVER_NAMED) {", "if view.bytes(ORPHAN, &key)?.is_none() {")],

@@ -4,6 +4,12 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "nobody compares the copies of runs",
+        "crates/nacre-osd/src/maintenance/compare_copies.rs",
+        &[("one.is_err() || two.is_err() || one != two", "one.is_err() && two.is_err()")],
+    )
+    .found_by("nacre-osd", "bounds", "damage_of_one_copy_of_a_run_is_repaired_in_the_background"),
+    planted(
         "removals are not merged with what they hide",
         "crates/nacre-osd/src/maintenance/merge.rs",
         &[("if start == 0 && whole.len() > 1 &&", "if start > end && whole.len() > 1 &&")],

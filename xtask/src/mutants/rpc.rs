@@ -4,6 +4,12 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "a recovery sets the clock of a client back by its length",
+        "crates/nacre-node/src/peer/effects.rs",
+        &[("server.as_nanos() + ago - self.ctx.wall()", "server.as_nanos() - self.ctx.wall()")],
+    )
+    .found_by("nacre-sim", "recovery", "a_recovery_does_not_set_the_clock_of_a_mount_back"),
+    planted(
         "a mount replaces its memory of a target by that of the MGS",
         "crates/nacre-types/src/identity.rs",
         &[("if other.incarnation.began < self.committed {", "if other.incarnation.began.0 == u64::MAX {")],

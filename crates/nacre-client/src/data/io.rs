@@ -19,7 +19,7 @@ use crate::files::table::Open;
 use crate::locks::extents::GrantedExtent;
 use crate::locks::under_lease::{Change, NO_LOCK};
 use crate::targets::bulk_rpcs::Bulk;
-use crate::targets::target::{RPC_BYTES_MIN, Target};
+use crate::targets::target::Target;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -89,10 +89,7 @@ impl Client {
             return Ok(alloc::vec![data]);
         }
         let ranges = stripes::by_object(&component, offset, end - offset);
-        if let [range] = ranges.as_slice()
-            && range.len <= RPC_BYTES_MIN
-        {
-            let ost = self.ost(range.ost).await?;
+        if let Some((range, ost)) = self.in_one_request(&ranges).await? {
             let (data, state) = self.read_object(&ost, file.fid, range, NO_LOCK).await?;
             let read = data.iter().map(|b| b.len() as u64).sum::<u64>();
             if read == range.len || component.stripes.len() == 1 {
@@ -150,13 +147,14 @@ impl Client {
             return Ok(alloc::vec![data]);
         }
         let ranges = stripes::by_object(component, offset, len);
-        let (data, written_at) = match ranges.as_slice() {
-            [range] if range.len <= RPC_BYTES_MIN => {
-                let ost = self.ost(range.ost).await?;
+        let (data, written_at) = match self.in_one_request(&ranges).await? {
+            Some((range, ost)) => {
                 let (data, state) = self.read_object(&ost, file.fid, range, NO_LOCK).await?;
                 (data, state.mtime)
             }
-            _ => self.retry_lost_locks(|_| self.read_locked(file, component, &ranges, offset, end)).await?,
+            None => {
+                self.retry_lost_locks(|_| self.read_locked(file, component, &ranges, offset, end)).await?
+            }
         };
         self.check_lease(open).await?;
         self.note_read(open, written_at);
@@ -259,6 +257,15 @@ impl Client {
         Ok(())
     }
 
+    /// The range and its OST if one request transfers all ranges.
+    async fn in_one_request<'a>(
+        &self,
+        ranges: &'a [ObjectRange],
+    ) -> Result<Option<(&'a ObjectRange, Rc<Target>)>, Failure> {
+        let [range] = ranges else { return Ok(None) };
+        let ost = self.ost(range.ost).await?;
+        Ok((range.len <= ost.rpc_bytes_max()).then_some((range, ost)))
+    }
     async fn write_ranges(
         &self,
         open: &Open,
@@ -266,10 +273,7 @@ impl Client {
         data: &Bytes,
     ) -> Result<Vec<u32>, Failure> {
         let mtime = self.now();
-        if let [range] = ranges.as_slice()
-            && range.len <= RPC_BYTES_MIN
-        {
-            let ost = self.ost(range.ost).await?;
+        if let Some((range, ost)) = self.in_one_request(&ranges).await? {
             self.write_object(&ost, open, range, data, NO_LOCK, mtime).await?;
         } else {
             self.retry_lost_locks(|first| self.write_locked(open, &ranges, data, mtime, first)).await?;

@@ -522,12 +522,17 @@ fn a_damaged_marker_file_is_made_again_from_the_targets() {
         up.stop();
         assert_eq!(fs::read_to_string(&marker).unwrap(), good);
     }
+    // An OST that is lost is missed all the same.
+    fs::write(&marker, "").unwrap();
+    fs::rename(m.path("data/ost0"), m.path("lost")).unwrap();
+    let start =
+        ["up", m.mount().to_str().unwrap(), "--dir", m.path("data").to_str().unwrap()].map(str::to_owned);
+    m.refused(&start, &["nacre-OST0000 is missing", "hint: put it back"]);
+    fs::rename(m.path("lost"), m.path("data/ost0")).unwrap();
     // Without its targets nobody knows.
     fs::write(&marker, "").unwrap();
     fs::rename(m.path("data/mdt0"), m.path("elsewhere")).unwrap();
-    let up =
-        ["up", m.mount().to_str().unwrap(), "--dir", m.path("data").to_str().unwrap()].map(str::to_owned);
-    m.refused(&up, &["nacre-up.json is damaged", "hint: the file has the lines"]);
+    m.refused(&start, &["nacre-up.json is damaged", "hint: the file has the lines"]);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 use crate::engine::osd::Osd;
 use crate::table::run::{FOOTER_BYTES, Footer, Run, open_block};
-use crate::table::run_copies::{read_copy, read_either, repair_part};
+use crate::table::run_copies::{damaged_part, read_copy, read_either, repair};
 use alloc::rc::Rc;
 use core::time::Duration;
 
@@ -56,23 +56,30 @@ impl Osd {
     /// Repairs what is damaged in one copy of the parts that reach into this range.
     async fn repair_parts(&self, run: &Run, from: u64, to: u64) {
         let (ctx, meta) = (self.ctx(), run.meta);
+        // The run may have been merged while the part was read.
+        let write = async |offset: u64, damaged: Option<bytes::Bytes>| {
+            if let Some(bytes) = damaged.filter(|_| self.is_live(run)) {
+                repair(ctx, meta, offset, &bytes).await;
+            }
+        };
         let is_here = |offset: u64, len: u64| offset < to && offset + len > from;
         for (index, block) in run.blocks.iter().enumerate() {
             let len = u64::from(block.len);
-            if is_here(block.offset, len) && self.is_live(run) {
+            if is_here(block.offset, len) {
                 let parse = |bytes: &bytes::Bytes| open_block(run, index, bytes);
-                repair_part(ctx, meta, block.offset, len, parse).await;
+                write(block.offset, damaged_part(ctx, meta, block.offset, len, parse).await).await;
             }
         }
         let at = Footer::place(meta.copy_bytes());
         let parse = |bytes: &bytes::Bytes| Footer::parse(meta.id, bytes);
         let Ok((footer, _)) = read_either(ctx, meta, at, FOOTER_BYTES, parse).await else { return };
-        if is_here(at, FOOTER_BYTES) && self.is_live(run) {
-            repair_part(ctx, meta, at, FOOTER_BYTES, parse).await;
+        if is_here(at, FOOTER_BYTES) {
+            write(at, damaged_part(ctx, meta, at, FOOTER_BYTES, parse).await).await;
         }
         let (at, len) = footer.tail();
-        if is_here(at, len) && self.is_live(run) {
-            repair_part(ctx, meta, at, len, |bytes| Run::parse(meta, &footer, bytes)).await;
+        if is_here(at, len) {
+            let parse = |bytes: &bytes::Bytes| Run::parse(meta, &footer, bytes);
+            write(at, damaged_part(ctx, meta, at, len, parse).await).await;
         }
     }
     /// Waits; returns whether the engine goes on.

@@ -55,28 +55,27 @@ pub(crate) async fn read_either<T>(
     Ok((parse(&bytes)?, Some(bytes)))
 }
 
-/// Repairs a part of which one copy is damaged, or both at different places. What is lost in both is left to its readers.
-pub(crate) async fn repair_part<T>(
+/// Returns the bytes that must be written over a part of which one copy is damaged, or both at different places. What is lost
+/// in both is left to its readers.
+pub(crate) async fn damaged_part<T>(
     ctx: &Ctx,
     meta: RunMeta,
     offset: u64,
     len: u64,
     parse: impl Fn(&Bytes) -> Result<T, OsdError>,
-) {
+) -> Option<Bytes> {
     let one = read_copy(ctx, meta, 0, offset, len).await.unwrap_or_default();
     let two = read_copy(ctx, meta, 1, offset, len).await.unwrap_or_default();
     if parse(&one).is_ok() && parse(&two).is_ok() {
-        return;
+        return None;
     }
-    let Some(bytes) = combine(&one, &two, |bytes| parse(&Bytes::copy_from_slice(bytes)).is_ok()) else {
-        return;
-    };
+    let bytes = combine(&one, &two, |bytes| parse(&Bytes::copy_from_slice(bytes)).is_ok())?;
     tracing::warn!(
         run = meta.id,
         offset,
         "a copy of a part of this table run is damaged: it is repaired from the other one"
     );
-    repair(ctx, meta, offset, &bytes.into()).await;
+    Some(bytes.into())
 }
 
 /// Writes a part of a run over both of its copies.

@@ -4,7 +4,7 @@
 //! next `up`.
 
 use crate::output;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use nacre_types::{FsName, TargetName};
 use serde::{Deserialize, Serialize};
 use std::io::Write as _;
@@ -85,9 +85,11 @@ impl Marker {
         let TargetName::Of { fs, .. } = label("mdt0")? else {
             anyhow::bail!("{} holds no MDT", dir.join("mdt0").display())
         };
-        let osts = (0..).take_while(|n| dir.join(format!("ost{n}")).is_dir()).count();
-        ensure!(osts > 0, "{} holds no OST", dir.display());
-        Ok(Self::new(&fs, u32::try_from(osts)?, true))
+        // Up to the highest one: an OST that is missing below it is lost, and its absence must be an error.
+        let names = std::fs::read_dir(dir)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let last = names.filter_map(|name| name.strip_prefix("ost")?.parse::<u32>().ok()).max();
+        let osts = last.and_then(|last| last.checked_add(1));
+        Ok(Self::new(&fs, osts.with_context(|| format!("{} holds no OST", dir.display()))?, true))
     }
     /// The bytes of the file.
     pub(crate) fn to_json(&self) -> Result<Vec<u8>> {

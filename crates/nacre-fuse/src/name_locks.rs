@@ -15,6 +15,9 @@ const RECENT: Duration = Duration::from_millis(100);
 /// it would have ended.
 const REPLIES_MAX: usize = 4096;
 
+/// Callers in other name spaces of processes all have this number.
+const UNKNOWN: u32 = 0;
+
 struct Replied {
     pid: u32,
     /// The node of the directory. `None`: a rename, which may lock any directory.
@@ -53,7 +56,7 @@ impl NameLocks {
         };
         let mut recent = self.replies.iter().rev().take_while(|reply| reply.until >= now);
         self.all_until.is_some_and(|until| until >= now)
-            || recent.any(|reply| reply.pid != pid && conflicts(reply))
+            || recent.any(|reply| (reply.pid != pid || pid == UNKNOWN) && conflicts(reply))
     }
 }
 
@@ -72,6 +75,8 @@ mod tests {
         assert!(locks.may_be_locked(Some(5), 8, at(100)) && locks.may_be_locked(None, 8, at(100)));
         assert!(!locks.may_be_locked(Some(6), 8, at(1)), "another directory");
         assert!(!locks.may_be_locked(Some(5), 7, at(1)), "the caller itself");
+        locks.replied(UNKNOWN, Some(9), at(1));
+        assert!(locks.may_be_locked(Some(9), UNKNOWN, at(1)), "perhaps another one");
         locks.replied(7, Some(5), at(50));
         assert!(locks.may_be_locked(Some(5), 8, at(150)) && !locks.may_be_locked(Some(5), 8, at(151)));
         locks.replied(7, None, at(200));

@@ -291,7 +291,7 @@ fn a_copy_by_the_kernel_has_what_another_mount_has_written() {
         assert_eq!(copied, Ok(10_000));
         assert_eq!(first_byte(&copy), byte);
     }
-    // The same file, and bytes that a mapping has not yet written.
+    // Within one file.
     let copied = rustix::fs::copy_file_range(&copy, Some(&mut 0), &copy, Some(&mut 20_000), 10_000);
     assert_eq!((copied, copy.metadata().unwrap().len()), (Ok(10_000), 30_000));
 }

@@ -12,7 +12,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "the kernel is to move a directory although a caller that has had its reply may hold the former one",
         "crates/nacre-fuse/src/name_locks.rs",
-        &[("reply.pid != pid && conflicts(reply))", "reply.pid == pid && conflicts(reply))")],
+        &[("(reply.pid != pid || pid == UNKNOWN) && conflicts", "reply.pid == pid && conflicts")],
     )
     .found_by(
         "nacre-fuse",

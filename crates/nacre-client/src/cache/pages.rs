@@ -19,7 +19,10 @@
 //! of modification is another one. A listing whose handle was opened before the cover ended is therefore exact, too.
 //!
 //! What is loaded through a mapping, or by splice(2) and sendfile(2), while pages are doubtful, stays until attributes are
-//! read: the kernel asks for nothing then. (Before copy_file_range(2) it does: `nacre-fuse/src/handlers/data.rs`.) Bounded: a file is here while a cached handle is open or SIZE is held. Not here: which handles use the page cache (`serve`).
+//! read: the kernel asks for nothing then. (Before copy_file_range(2) it does: `nacre-fuse/src/handlers/data.rs`.)
+//!
+//! Bounded: a file is here while a cached handle is open or SIZE is held. Not here: which handles use the page cache
+//! (`serve`).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

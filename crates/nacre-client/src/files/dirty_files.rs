@@ -228,7 +228,7 @@ impl DirtyFiles {
         let known = self.get(open.file.fid);
         let is_first = known.is_none();
         let file = known.unwrap_or_else(|| {
-            // A smaller limit holds from the next time on that the file is clean.
+            // A change of the limit takes effect once the file has had no dirty bytes.
             let piece_bytes = osts.iter().map(|ost| ost.rpc_bytes_max()).min().unwrap_or(RPC_BYTES_MIN);
             Rc::new(DirtyFile {
                 open: RefCell::new(open.clone()),

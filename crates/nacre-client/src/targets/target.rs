@@ -19,7 +19,7 @@ const OST_RPCS: u16 = ImportParam::OscMaxRpcs.row().default_u16();
 /// may wait for an operation of ours that holds locks and needs to be sent. So they never take all the room.
 const UNLOCKED_MAX: u64 = 6;
 
-/// Every OST gets and sends so many bytes in one request: the smallest limit.
+/// The smallest value of `max_pages_per_rpc`, in bytes.
 pub(crate) const RPC_BYTES_MIN: u64 = 1 << 20;
 const RPC_PAGE_BYTES: u64 = 4096;
 

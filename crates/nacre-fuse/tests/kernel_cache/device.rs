@@ -346,19 +346,25 @@ fn a_directory_that_another_mount_has_moved_is_renamed_at_once() {
     }
 }
 
+/// Makes a directory that the kernel knows as `x/dir`, and that another mount has moved to `y`.
+fn moved_by_another_mount(m: &Served) -> File {
+    for dir in ["x", "y", "x/dir"] {
+        std::fs::create_dir(m.at(dir)).unwrap();
+    }
+    let known = File::open(m.at("x/dir")).unwrap();
+    m.solo().ask(|fs| {
+        let (x, y) = (fs.fid_of(b"x").unwrap(), fs.fid_of(b"y").unwrap());
+        fs.move_behind(x, b"dir", y);
+    });
+    known
+}
+
 /// The kernel cannot move its own entry beside a change of the former directory, and does not walk again for a new name.
 #[test]
 fn a_name_under_which_another_mount_has_put_a_directory_is_taken() {
     let Some(m) = caching(Duration::ZERO) else { return };
-    for dir in ["x", "y", "x/dir"] {
-        std::fs::create_dir(m.at(dir)).unwrap();
-    }
-    let _known = File::open(m.at("x/dir")).unwrap();
-    m.solo().ask(|fs| {
-        let (x, y) = (fs.fid_of(b"x").unwrap(), fs.fid_of(b"y").unwrap());
-        fs.move_behind(x, b"dir", y);
-        fs.hold("mkdir", Some(x));
-    });
+    let _known = moved_by_another_mount(&m);
+    m.solo().ask(|fs| fs.hold("mkdir", Some(fs.fid_of(b"x").unwrap())));
     let path = m.at("x/new");
     let change = std::thread::spawn(move || std::fs::create_dir(path));
     common::eventually("the former directory is being changed", || {
@@ -376,14 +382,7 @@ fn a_name_under_which_another_mount_has_put_a_directory_is_taken() {
 #[test]
 fn such_a_name_is_taken_although_the_former_directory_is_still_locked_after_a_reply() {
     let Some(m) = caching(Duration::ZERO) else { return };
-    for dir in ["x", "y", "x/dir"] {
-        std::fs::create_dir(m.at(dir)).unwrap();
-    }
-    let _known = File::open(m.at("x/dir")).unwrap();
-    m.solo().ask(|fs| {
-        let (x, y) = (fs.fid_of(b"x").unwrap(), fs.fid_of(b"y").unwrap());
-        fs.move_behind(x, b"dir", y);
-    });
+    let _known = moved_by_another_mount(&m);
     let path = m.at("x/new");
     let change = m.held(&[op::MKDIR], move || std::fs::create_dir(path));
     let made = std::os::unix::fs::symlink("f", m.at("y/dir"));

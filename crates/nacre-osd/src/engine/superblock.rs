@@ -117,9 +117,13 @@ enum Unreadable {
     Damaged,
 }
 impl Unreadable {
-    /// What two copies show together. Only copies that agree are something else, or of another version.
+    /// What two copies show together. A whole copy of another version tells that; something else is what neither copy is like.
     fn and(self, other: Self) -> Self {
-        if self == other { self } else { Self::Damaged }
+        match (self, other) {
+            (Self::Version(version), _) | (_, Self::Version(version)) => Self::Version(version),
+            (Self::Foreign, Self::Foreign) => Self::Foreign,
+            _ => Self::Damaged,
+        }
     }
 }
 impl core::fmt::Display for Unreadable {
@@ -203,12 +207,12 @@ impl Super {
             return Err(if equal >= MAGIC.len() / 2 { Unreadable::Damaged } else { Unreadable::Foreign });
         }
         let number = |at: usize| crate::log::segment::u32_at(head, at).unwrap_or(0);
+        let payload = bytes.get(HEAD_BYTES..).and_then(|p| p.get(..number(12) as usize));
+        let payload = payload.filter(|p| crc32c(p) == number(16)).ok_or(Unreadable::Damaged)?;
         if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&number(8)) {
             return Err(Unreadable::Version(number(8)));
         }
-        let payload = bytes.get(HEAD_BYTES..).and_then(|p| p.get(..number(12) as usize));
-        let whole = payload.filter(|p| crc32c(p) == number(16)).and_then(|p| Self::from_slice(p).ok());
-        whole.ok_or(Unreadable::Damaged)
+        Self::from_slice(payload).map_err(|_| Unreadable::Damaged)
     }
     /// `None`: the store is empty.
     pub(crate) async fn read(ctx: &Ctx) -> Result<Option<Self>, OsdError> {
@@ -256,6 +260,11 @@ mod tests {
         let mut other = Vec::from(&bytes[..]);
         (other[8], other[bytes.len() / 2 + 8]) = (99, 99);
         assert!(text(&other).contains("format version 99"));
+        // Of a version that keeps no second copy.
+        let mut single = Vec::from(first);
+        single[8] = 99;
+        single.resize(2 * first.len(), 0xee);
+        assert!(text(&single).contains("format version 99"));
         let mut bad = Vec::from(&bytes[..]);
         bad[40] ^= 1;
         assert_eq!(Super::parse(&bad).as_ref(), Ok(&s), "there is another copy");

@@ -173,10 +173,13 @@ fn target(served: &target_dir::Served, data: bool, cross: &mut Cross) -> Result<
     };
     let check = mdt.borrow_mut().take();
     if let (TargetKind::Mdt, Some(check)) = (kind, check) {
-        let rows = if report.unread == 0 { check.finish() } else { check.finish_incomplete() };
-        if report.unread == 0 {
+        let rows = if report.unread > 0 {
+            check.finish_incomplete()
+        } else {
+            let rows = check.finish();
             report.compare_usage(&usage(&rows.owners));
-        }
+            rows
+        };
         found.counts.extend([
             ("inodes", rows.inodes),
             ("directories", rows.directories),

@@ -57,6 +57,9 @@ impl Ops for ClientOps {
     fn pages_are_doubtful(&self, fid: Fid) -> bool {
         self.client.pages_are_doubtful(fid)
     }
+    fn pages_are_trusted(&self, fid: Fid) -> bool {
+        self.client.pages_are_trusted(fid)
+    }
     fn pages_in_kernel(&self) -> Vec<Fid> {
         self.client.pages_in_kernel()
     }

@@ -79,6 +79,11 @@ pub trait Ops: 'static {
         let _ = fid;
         false
     }
+    /// Whether the kernel may use whatever pages it has of a file, without asking.
+    fn pages_are_trusted(&self, fid: Fid) -> bool {
+        let _ = fid;
+        true
+    }
     /// The files of which the kernel may have pages.
     fn pages_in_kernel(&self) -> Vec<Fid> {
         Vec::new()

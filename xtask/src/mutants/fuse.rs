@@ -6,7 +6,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "the kernel copies from pages of before another mount's write",
         "crates/nacre-fuse/src/handlers/data.rs",
-        &[("if door.ops.pages_are_doubtful(fid) {", "if false {")],
+        &[("if !door.ops.pages_are_trusted(fid) {", "if door.ops.pages_are_doubtful(fid) {")],
     )
     .found_by("nacre", "kernel_cache", "a_copy_by_the_kernel_has_what_another_mount_has_written"),
     planted(

@@ -76,6 +76,10 @@ impl Pages {
     pub(crate) fn are_doubtful(&self, fid: Fid) -> bool {
         self.files.borrow().get(&fid).is_some_and(|file| file.trust == Trust::Doubtful)
     }
+    /// Whether whatever pages the kernel has were loaded while the contents were covered without a break.
+    pub(crate) fn are_trusted(&self, fid: Fid) -> bool {
+        self.files.borrow().get(&fid).is_some_and(|file| file.trust == Trust::Trusted)
+    }
     /// A handle is opened while the contents are covered. `renew`: the pages are to be loaded again.
     pub(super) fn open(&self, fid: Fid, contents: Contents, renew: bool) -> PageUse {
         let mut files = self.files.borrow_mut();
@@ -168,10 +172,12 @@ mod tests {
         let pages = Pages::default();
         pages.open(FILE, Contents::Bytes, false);
         pages.open(FILE, Contents::Bytes, false);
+        assert!(!pages.are_trusted(FILE), "pages of before may be there");
         pages.used(FILE);
-        assert!(!pages.are_doubtful(FILE));
+        assert!(!pages.are_doubtful(FILE) && pages.are_trusted(FILE));
         assert!(pages.ended(FILE));
         assert!(!pages.ended(FILE), "they were doubtful already");
+        assert!(!pages.are_trusted(FILE));
         pages.used(FILE);
         assert_eq!(pages.open(FILE, Contents::Bytes, false), PageUse::Direct);
         pages.closed(FILE);

@@ -198,6 +198,10 @@ impl Client {
     pub fn pages_are_doubtful(&self, fid: Fid) -> bool {
         self.mount.pages().are_doubtful(fid)
     }
+    /// Whether the kernel may use whatever pages it has of a file, without asking.
+    pub fn pages_are_trusted(&self, fid: Fid) -> bool {
+        self.mount.pages().are_trusted(fid)
+    }
     /// The files of which the kernel may have pages.
     pub fn pages_in_kernel(&self) -> Vec<Fid> {
         self.mount.pages().fids()

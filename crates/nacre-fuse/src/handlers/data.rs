@@ -138,11 +138,12 @@ pub(crate) async fn lseek<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
     Ok(Body::of(&abi::LseekOut { offset }))
 }
 
-/// COPY_FILE_RANGE: the kernel copies by itself after this reply, through the pages that it has of the source. It does not ask for
-/// attributes before it uses them, as it does for read(2), so pages from before another mount's write are dropped here.
+/// COPY_FILE_RANGE: the kernel copies by itself after this reply, through pages of the source, even if its handle is direct. It
+/// does not ask for attributes before it uses them, as it does for read(2), so pages that may be from before another mount's
+/// write are dropped here.
 pub(crate) async fn copy_file_range<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let fid = request.fid()?;
-    if door.ops.pages_are_doubtful(fid) {
+    if !door.ops.pages_are_trusted(fid) {
         door.forget_pages(fid).await;
     }
     Err(Errno::EOPNOTSUPP)

@@ -173,13 +173,7 @@ fn target(served: &target_dir::Served, data: bool, cross: &mut Cross) -> Result<
     };
     let check = mdt.borrow_mut().take();
     if let (TargetKind::Mdt, Some(check)) = (kind, check) {
-        let rows = if report.unread > 0 {
-            check.finish_incomplete()
-        } else {
-            let rows = check.finish();
-            report.compare_usage(&usage(&rows.owners));
-            rows
-        };
+        let rows = compared(check, &mut report);
         found.counts.extend([
             ("inodes", rows.inodes),
             ("directories", rows.directories),
@@ -213,6 +207,19 @@ fn target(served: &target_dir::Served, data: bool, cross: &mut Cross) -> Result<
     rows.is(identity);
     cross.add(&served.name, rows);
     Ok(found)
+}
+
+/// Compares the rows of an MDT with each other and with the accounts, unless some of them cannot be read.
+fn compared(
+    check: nacre_mdt::check::Check,
+    report: &mut nacre_osd::check::Report,
+) -> nacre_mdt::check::Report {
+    if report.unread > 0 {
+        return check.finish_incomplete();
+    }
+    let rows = check.finish();
+    report.compare_usage(&usage(&rows.owners));
+    rows
 }
 
 /// `data`: the checksums of the bytes were verified.

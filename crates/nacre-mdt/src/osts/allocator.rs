@@ -39,7 +39,7 @@ impl OstRoom {
 pub(crate) enum NoLayout {
     #[error("no OST is known: is one formatted, served and registered with the MGS?")]
     NoOsts,
-    #[error("none of {known} OSTs can take a new file: {stopped} stopped, the others full")]
+    #[error("no OST can take a new file: {stopped} of {known} OSTs are stopped, and the others are full")]
     NoneUsable { known: u32, stopped: u32 },
     #[error("OST {0} does not exist")]
     Unknown(i32),

@@ -149,7 +149,7 @@ impl Peer {
         let (target, client) = (&self.target, &self.name);
         match effect {
             ImportEffect::Evicted { cause } => tracing::warn!(target_name = %target, %client, cause,
-                "evicted by the target: locks and opens there are gone, the import reconnects"),
+                "evicted by the target: its locks and open files there are lost; the client connects again"),
             ImportEffect::ReplacedConnection { from } => tracing::warn!(target_name = %target, %client, from,
                 "another host was connected with the identity of this client: its connection is closed"),
             ImportEffect::Recovering { seconds } => tracing::warn!(target_name = %target, %client, seconds,

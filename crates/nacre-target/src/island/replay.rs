@@ -171,8 +171,9 @@ impl<S: Service> Inner<S> {
         let evicted = absent.len() + abandoned.failed().len();
         for id in absent {
             let ms = longest_lease(core).as_millis();
-            let cause =
-                format!("not seen for {ms} ms since the target was started, or not to the end of its replay");
+            let cause = format!(
+                "it did not return, or did not finish its replay, within {ms} ms after the start of the target"
+            );
             self.end_export(core, id, ExportEnd::Evicted(cause));
         }
         for (id, cause) in abandoned.failed() {

@@ -2,7 +2,7 @@
 
 use super::md_args::MdArgs;
 use super::scratch::{self, Scratch};
-use super::site::{Mdc, Site};
+use super::site::{self, Mdc, Site};
 use super::worker::Phase;
 use crate::cmd::lctl;
 use anyhow::{Context as _, Result, bail};
@@ -104,10 +104,7 @@ impl Site for OnMount<'_> {
         Ok(())
     }
     fn mdc(&mut self) -> Result<Mdc> {
-        // Of this mount alone: `demo-0011223344556677` is in the name of each of its devices.
-        let name = crate::cmd::lfs::attribute(&self.dir, "nacre.mount")?;
-        let instance = name.trim().rsplit('-').next().unwrap_or("*").to_owned();
-        Ok(Mdc(lctl::matching(&format!("mdc.*-{instance}.*"))?))
+        Ok(Mdc(lctl::matching(&format!("mdc.*-{}.*", site::instance(&self.dir)?))?))
     }
     fn set(&mut self, param: &Param, value: &str) -> Result<()> {
         lctl::apply(&format!("{}={value}", param.name))

@@ -7,6 +7,7 @@
 
 use super::chart::{self, Line, Panel};
 use super::report::{self, Report, Unit};
+use super::rpc_size::RpcSize;
 use super::scratch::Scratch;
 use crate::cmd::lfs::parse_size;
 use crate::output;
@@ -35,10 +36,14 @@ const BLOCK_BYTES_MAX: u64 = 64 << 20;
         the shared file: in order, every fourth block and then those between, or at random. Reads\n\
         follow writes, so caches are warm; --cold empties them before each row that reads. A rate is\n\
         the bytes of all threads over the time from the first start to the last end. With several\n\
-        values of --block everything is measured with each, and --picture draws the rates over them.",
+        values of --block everything is measured with each, and --picture draws the rates over them.\n\
+        \n\
+        --rpc does the same on a nacre mount with several sizes of its largest read and write requests\n\
+        (osc.*.max_pages_per_rpc), and restores the size at the end.",
     after_help = "Examples:\n\
         \x20 nacre bench io /mnt/nacre --vs /tmp --fsync\n\
         \x20 nacre bench io /mnt/nacre -t 4 --shared --block 1M,4M,16M --picture io.svg\n\
+        \x20 nacre bench io /mnt/nacre -t 2 --fsync --rows write,read --rpc 1M,4M,8M,16M --picture rpc.svg\n\
         \x20 nacre bench io /mnt/nacre --rows read --cold 'sync; echo 3 >/proc/sys/vm/drop_caches'\n\
         \x20 nacre bench io /mnt/nacre --rows random-write,random-read --block 4K --size 64M --direct"
 )]
@@ -54,6 +59,9 @@ pub(crate) struct IoArgs {
     /// Bytes of each read and write; with several values everything is measured with each
     #[arg(short, long, default_value = "1M", value_delimiter = ',', value_parser = parse_size, value_name = "SIZE,…")]
     block: Vec<u64>,
+    /// The largest read and write request of the mount that DIR is on; with several values everything is measured with each
+    #[arg(long, value_delimiter = ',', value_parser = parse_size, value_name = "SIZE,…")]
+    rpc: Vec<u64>,
     /// Threads
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
@@ -75,7 +83,7 @@ pub(crate) struct IoArgs {
     /// Rounds; the median is shown
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Draw the rates over the block sizes into this file (SVG)
+    /// Draw the rates over the sizes of --block or --rpc into this file (SVG)
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
     /// Print JSON with stable keys instead of a table
@@ -89,6 +97,8 @@ struct Load {
     threads: u32,
     bytes_per_thread: u64,
     block_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rpc_bytes: Option<u64>,
     shared_file: bool,
     fsync: bool,
     direct: bool,
@@ -120,52 +130,86 @@ const ROWS: [Row; 6] = [
 
 pub(crate) fn run(args: &IoArgs) -> Result<()> {
     let rows = rows(args)?;
-    let names: Vec<_> = rows.iter().map(|row| row.name).collect();
-    let dirs: Vec<_> = std::iter::once(&args.dir).chain(&args.vs).cloned().collect();
+    ensure!(
+        args.rpc.len() < 2 || args.block.len() < 2,
+        "--rpc and --block have several values each\nhint: give several values to one of them"
+    );
+    let rpc = (!args.rpc.is_empty()).then(|| RpcSize::of(&args.dir)).transpose()?;
     let mut reports = Vec::new();
-    for &block in &args.block {
-        ensure!(
-            (1..=BLOCK_BYTES_MAX).contains(&block) && args.size.is_multiple_of(block) && args.size > 0,
-            "--block {block} does not divide --size {}, or is larger than {BLOCK_BYTES_MAX}",
-            args.size
-        );
-        ensure!(
-            !args.direct || block.is_multiple_of(ALIGN as u64),
-            "--block {block} is no multiple of {ALIGN}, which --direct needs"
-        );
-        let load = Load {
-            threads: args.threads,
-            bytes_per_thread: args.size,
-            block_bytes: block,
-            shared_file: args.shared,
-            fsync: args.fsync,
-            direct: args.direct,
-            cold: args.cold.is_some(),
-        };
-        let start = |dir: &Path, round| Place::make(dir, round, args, block);
-        let run = |place: &mut Place<'_>, at: usize| {
-            place
-                .measure(rows[at])
-                .with_context(|| format!("{} in {}", rows[at].name, place.base.path().display()))
-        };
-        reports.push(report::measure((&dirs, Unit::Bandwidth, load), &names, args.rounds, start, run)?);
+    for size in sizes(args) {
+        if let (Some(rpc), Some(bytes)) = (&rpc, size.rpc) {
+            rpc.set(bytes)?;
+        }
+        reports.push(measure(args, &rows, size)?);
     }
+    drop(rpc);
     if let Some(file) = &args.picture {
         draw(args, &reports, file)?;
     }
-    if args.json {
-        return output::json(&reports);
-    }
+    if args.json { output::json(&reports) } else { print(args, &reports) }
+}
+
+/// The bytes of a program's transfers, and of the largest request of the mount if it is varied.
+#[derive(Clone, Copy)]
+struct Sizes {
+    block: u64,
+    rpc: Option<u64>,
+}
+
+/// Everything is measured with each of these.
+fn sizes(args: &IoArgs) -> Vec<Sizes> {
+    let with_block = |block| {
+        let with_rpc = move |rpc: &u64| Sizes { block, rpc: Some(*rpc) };
+        let without = args.rpc.is_empty().then_some(Sizes { block, rpc: None });
+        args.rpc.iter().map(with_rpc).chain(without)
+    };
+    args.block.iter().copied().flat_map(with_block).collect()
+}
+
+fn measure(args: &IoArgs, rows: &[Row], Sizes { block, rpc }: Sizes) -> Result<Report<Load>> {
+    ensure!(
+        (1..=BLOCK_BYTES_MAX).contains(&block) && args.size.is_multiple_of(block) && args.size > 0,
+        "--block {block} does not divide --size {}, or is larger than {BLOCK_BYTES_MAX}",
+        args.size
+    );
+    ensure!(
+        !args.direct || block.is_multiple_of(ALIGN as u64),
+        "--block {block} is no multiple of {ALIGN}, which --direct needs"
+    );
+    let names: Vec<_> = rows.iter().map(|row| row.name).collect();
+    let dirs: Vec<_> = std::iter::once(&args.dir).chain(&args.vs).cloned().collect();
+    let load = Load {
+        threads: args.threads,
+        bytes_per_thread: args.size,
+        block_bytes: block,
+        rpc_bytes: rpc,
+        shared_file: args.shared,
+        fsync: args.fsync,
+        direct: args.direct,
+        cold: args.cold.is_some(),
+    };
+    let start = |dir: &Path, round| Place::make(dir, round, args, block);
+    let run = |place: &mut Place<'_>, at: usize| {
+        place
+            .measure(rows[at])
+            .with_context(|| format!("{} in {}", rows[at].name, place.base.path().display()))
+    };
+    report::measure((&dirs, Unit::Bandwidth, load), &names, args.rounds, start, run)
+}
+
+fn print(args: &IoArgs, reports: &[Report<Load>]) -> Result<()> {
     for (n, report) in reports.iter().enumerate() {
         if n > 0 {
             output::line("");
         }
         report.print(false, |load| {
+            let rpc = load.rpc_bytes.map(|bytes| format!(", requests of {}", output::human_bytes(bytes)));
             format!(
-                "{} thread(s), {} each in blocks of {}, {}{}{}{}, {} round(s)",
+                "{} thread(s), {} each in blocks of {}{}, {}{}{}{}, {} round(s)",
                 load.threads,
                 output::human_bytes(load.bytes_per_thread),
                 output::human_bytes(load.block_bytes),
+                rpc.unwrap_or_default(),
                 if load.shared_file { "one shared file" } else { "own files" },
                 if load.fsync { ", fsync" } else { "" },
                 if load.direct { ", direct" } else { "" },
@@ -194,13 +238,14 @@ fn rows(args: &IoArgs) -> Result<Vec<Row>> {
 fn draw(args: &IoArgs, reports: &[Report<Load>], file: &Path) -> Result<()> {
     let dirs = std::iter::once(&args.dir).chain(&args.vs).enumerate();
     let panels = dirs.map(|(dir, path)| {
-        let marks = args.block.iter().map(|b| ((*b as f64).log2(), output::human_bytes(*b)));
+        let drawn = if args.rpc.is_empty() { &args.block } else { &args.rpc };
+        let marks = drawn.iter().map(|b| ((*b as f64).log2(), output::human_bytes(*b)));
         let names = reports.first().into_iter().flat_map(Report::names).enumerate();
         let lines = names.map(|(row, name)| {
             Line::new(name.to_owned(), reports.iter().map(|report| report.median(row, dir)).collect())
         });
-        let below = "bytes of each read and write".to_owned();
-        Panel::new(path.display().to_string(), below, marks.collect(), lines.collect())
+        let below = if args.rpc.is_empty() { "bytes of each read and write" } else { "largest request" };
+        Panel::new(path.display().to_string(), below.to_owned(), marks.collect(), lines.collect())
     });
     let what =
         format!("{} thread(s), {}", args.threads, if args.shared { "a shared file" } else { "own files" });

@@ -14,6 +14,7 @@ mod md;
 mod md_args;
 mod memory;
 mod report;
+mod rpc_size;
 mod scratch;
 mod site;
 mod sweep;

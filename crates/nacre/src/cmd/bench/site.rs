@@ -1,8 +1,10 @@
 //! Sites of a load, and the counters of the requests that it causes.
 
 use super::worker::Phase;
-use anyhow::Result;
+use crate::cmd::lfs;
+use anyhow::{Context as _, Result};
 use nacre_wire::target::Param;
+use std::path::Path;
 
 /// A place for a load. Every round has directories of its own.
 pub(super) trait Site {
@@ -15,6 +17,17 @@ pub(super) trait Site {
     /// The parameters `mdc.*` as they are now.
     fn mdc(&mut self) -> Result<Mdc>;
     fn set(&mut self, param: &Param, value: &str) -> Result<()>;
+}
+
+/// The instance of the mount that `dir` is on: it is in the name of each of its devices.
+///
+/// # Errors
+/// The directory is on another file system.
+pub(super) fn instance(dir: &Path) -> Result<String> {
+    let name = lfs::attribute(dir, "nacre.mount").with_context(|| {
+        format!("{} is not on a nacre file system\nhint: nacre status lists the mounts", dir.display())
+    })?;
+    Ok(name.trim().rsplit('-').next().unwrap_or("*").to_owned())
 }
 
 /// A snapshot of the parameters `mdc.*` of one or more mounts.

@@ -337,6 +337,10 @@ impl Objects {
             }
             self.tasks().progress().await; // other syncs are under way
         }
+        // The record of an earlier sync may still wait for the next commit. The caller of this one does not wait for the timer.
+        while let Some(row) = self.osd().stable().pending(self.osd().last_committed()) {
+            self.osd().commit(row).await?;
+        }
         self.note_stable().await;
         Ok(())
     }

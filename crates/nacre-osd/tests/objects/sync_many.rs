@@ -61,3 +61,24 @@ fn an_object_without_its_bytes_is_found_by_the_step() {
         assert_eq!(t.read(object(n), 4096, 10).expect("reads").1, [9; 10]);
     }
 }
+
+/// How far bytes are stable is recorded by a row. A further sync comes before that row is committed: it commits the row itself,
+/// because its caller, a client without room for more bytes, would stand still until the timer of commits.
+#[test]
+fn a_sync_that_follows_another_one_does_not_wait_for_the_timer_of_commits() {
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    let times = t.run(|o| async move {
+        let mut times = Vec::new();
+        for n in 0..3 {
+            let data = vec![bytes::Bytes::from(vec![1; 100_000])];
+            let write = o.prepare_write(object(n), 0, data, &at_any_time);
+            let (prepared, ()) = write.await.expect("prepares");
+            commit(&o, prepared, stamp(n)).await.expect("writes");
+            let began = o.osd().ctx().now();
+            o.sync_all().await.expect("syncs");
+            times.push(o.osd().ctx().now().saturating_since(began).as_millis());
+        }
+        times
+    });
+    assert!(times.iter().all(|ms| *ms < 100), "{times:?} ms");
+}

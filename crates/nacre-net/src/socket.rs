@@ -17,6 +17,8 @@ const BACKLOG: i32 = 256;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// Room for many small frames in one system call.
 const SCRATCH_BYTES: usize = 64 << 10;
+/// Bytes that a unix socket holds for its reader. The usual 208 KiB make writer and reader wake each other five times per MiB.
+const UNIX_SEND_BYTES: usize = 1 << 20;
 /// Bytes sent and not acknowledged for so long: the peer is gone.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
@@ -172,6 +174,7 @@ pub fn accept(listener: impl AsFd, address: &Address) -> Result<Option<Accepted>
         same_host = from.is_some_and(|a| here.is_some_and(|here| here.ip() == a.ip()));
         (from.map_or_else(|| "tcp".to_owned(), |a| a.to_string()), false)
     } else {
+        tune_unix(&fd);
         match sockopt::socket_peercred(&fd) {
             Ok(cred) => {
                 let administrator = cred.uid.is_root() || cred.uid == rustix::process::geteuid();
@@ -192,6 +195,7 @@ pub fn connect(to: &Candidate) -> Result<OwnedFd, NetError> {
     let (fd, began) = match to {
         Candidate::Unix(path) => {
             let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None).map_err(fail)?;
+            tune_unix(&fd);
             let began = sys_connect(&fd, &SocketAddrUnix::new(path).map_err(fail)?);
             (fd, began)
         }
@@ -277,6 +281,15 @@ fn family(addr: &SocketAddr) -> AddressFamily {
     match addr {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
+    }
+}
+
+/// A socket that cannot be tuned still works. Root may exceed the limit of the machine (`net.core.wmem_max`).
+fn tune_unix(fd: &OwnedFd) {
+    let tuned = sockopt::set_socket_send_buffer_size_force(fd, UNIX_SEND_BYTES)
+        .or_else(|_| sockopt::set_socket_send_buffer_size(fd, UNIX_SEND_BYTES));
+    if let Err(error) = tuned {
+        tracing::debug!(%error, "the send buffer of a unix socket could not be set");
     }
 }
 

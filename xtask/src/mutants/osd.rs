@@ -52,6 +52,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-osd", "objects", "rot::no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
     planted(
+        "a sync waits for the timer of commits",
+        "crates/nacre-osd/src/maintenance/writeback.rs",
+        &[("self.osd().commit(row).await?;\n        }\n        self.note", "self.osd().committed(row).await?;\n        }\n        self.note")],
+    )
+    .found_by(
+        "nacre-osd",
+        "objects",
+        "sync_many::a_sync_that_follows_another_one_does_not_wait_for_the_timer_of_commits",
+    ),
+    planted(
         "scrub: a region is inspected while it changes",
         "crates/nacre-osd/src/object/inspect.rs",
         &[(

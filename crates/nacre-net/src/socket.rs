@@ -17,7 +17,8 @@ const BACKLOG: i32 = 256;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// Room for many small frames in one system call.
 const SCRATCH_BYTES: usize = 64 << 10;
-/// Bytes that a unix socket holds for its reader. The usual 208 KiB make writer and reader wake each other five times per MiB.
+/// Bytes that a unix socket holds for its reader. The usual 208 KiB make a writer and its reader wake each other five times
+/// per MiB.
 const UNIX_SEND_BYTES: usize = 1 << 20;
 /// Bytes sent and not acknowledged for so long: the peer is gone.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);

@@ -1,9 +1,12 @@
-//! The temporary directories of a load. They are removed when the load ends, also when a signal ends it.
+//! The temporary directories of a load, and the parameters that it varies. The directories are removed and the parameters are
+//! restored when the load ends, also when a signal ends it.
 //!
 //! A thread waits for the signals that end a program. It ends the worker processes, removes every directory that is left,
-//! and lets the signal end the process as it would have without it; a second signal does so at once. Not here: the
-//! directories that the client library makes without a mount (`tasks.rs`), which a signal leaves behind.
+//! restores the parameters, and lets the signal end the process as it would have without it; a second signal does so at
+//! once. Not here: the directories that the client library makes without a mount (`tasks.rs`), which a signal leaves
+//! behind, and the limits of `bench md --sweep`.
 
+use crate::cmd::lctl;
 use crate::process::{pause, signals};
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal, kill_process};
@@ -20,9 +23,21 @@ struct Held {
     watched: bool,
     dirs: Vec<PathBuf>,
     workers: Vec<Pid>,
+    settings: Vec<String>,
+}
+impl Held {
+    /// A signal ends the load in an orderly way from now on.
+    fn watch(&mut self) -> Result<()> {
+        if !self.watched {
+            watch().context("signals cannot be watched")?;
+            self.watched = true;
+        }
+        Ok(())
+    }
 }
 
-static HELD: Mutex<Held> = Mutex::new(Held { watched: false, dirs: Vec::new(), workers: Vec::new() });
+static HELD: Mutex<Held> =
+    Mutex::new(Held { watched: false, dirs: Vec::new(), workers: Vec::new(), settings: Vec::new() });
 
 fn held() -> MutexGuard<'static, Held> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
@@ -35,10 +50,7 @@ impl Scratch {
     /// Makes the directory, which must not exist yet.
     pub(super) fn make(path: PathBuf) -> Result<Self> {
         let mut held = held();
-        if !held.watched {
-            watch().context("signals cannot be watched")?;
-            held.watched = true;
-        }
+        held.watch()?;
         // Both under one lock: no signal comes between them.
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         held.dirs.push(path.clone());
@@ -67,6 +79,32 @@ pub(super) fn end_worker(child: &Child) {
     held().workers.retain(|pid| *pid != Pid::from_child(child));
 }
 
+/// Parameters that the load varies, as they were found: NAME=VALUE. Restored when dropped.
+pub(super) struct Found(());
+
+impl Found {
+    /// At most one at a time.
+    pub(super) fn note(settings: Vec<String>) -> Result<Self> {
+        let mut held = held();
+        held.watch()?;
+        held.settings = settings;
+        Ok(Self(()))
+    }
+}
+impl Drop for Found {
+    fn drop(&mut self) {
+        restore(&mut held().settings);
+    }
+}
+
+fn restore(settings: &mut Vec<String>) {
+    for setting in settings.drain(..) {
+        if let Err(error) = lctl::apply(&setting) {
+            tracing::warn!("{setting} cannot be restored: {error:#}");
+        }
+    }
+}
+
 fn watch() -> std::io::Result<()> {
     let ending = Arc::new(AtomicBool::new(false));
     let all = signals::that_end();
@@ -78,8 +116,9 @@ fn watch() -> std::io::Result<()> {
         if let Some(signal) = signals.forever().next() {
             ending.store(true, Ordering::SeqCst);
             // Kept: no thread makes another directory, or tells that its own is gone.
-            let held = held();
+            let mut held = held();
             remove(&held);
+            restore(&mut held.settings);
             drop(signal_hook::low_level::emulate_default_handler(signal));
         }
     };

@@ -2,7 +2,7 @@
 
 use super::worker::Phase;
 use crate::cmd::lfs;
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use nacre_wire::target::Param;
 use std::path::Path;
 
@@ -24,9 +24,7 @@ pub(super) trait Site {
 /// # Errors
 /// The directory is on another file system.
 pub(super) fn instance(dir: &Path) -> Result<String> {
-    let name = lfs::attribute(dir, "nacre.mount").with_context(|| {
-        format!("{} is not on a nacre file system\nhint: nacre status lists the mounts", dir.display())
-    })?;
+    let name = lfs::attribute(dir, "nacre.mount")?;
     Ok(name.trim().rsplit('-').next().unwrap_or("*").to_owned())
 }
 

@@ -13,7 +13,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::time::Duration;
-use nacre_node::{Ctx, Event, LogLimiters, StoreOp, join_all};
+use nacre_node::{Ctx, Event, LeftOut, LogLimiters, StoreOp, join_all};
 use nacre_types::{Errno, LockCookie, OpenHandle};
 
 /// An unmount waits that long for calls under way, and for each farewell.
@@ -62,7 +62,7 @@ impl Client {
     }
 
     /// Whether a line of a kind that programs can cause without end may be logged: how many were left out before it.
-    pub(crate) fn allows_line(&self, kind: &'static str) -> Option<u64> {
+    pub(crate) fn allows_line(&self, kind: &'static str) -> Option<LeftOut> {
         self.lines.allow(kind, self.ctx.now())
     }
 

@@ -22,7 +22,7 @@ pub use ctx::{Ctx, Rng};
 pub use event::{ConnId, Effect, Event, IoTicket, Logic, Origin, visit};
 pub use executor::{Awaited, Promise, TaskId, WaitList, join_all};
 pub use gate::{Gate, Inside};
-pub use log_limiter::{LogLimiter, LogLimiters, RepeatedErrors};
+pub use log_limiter::{LeftOut, LogLimiter, LogLimiters, RepeatedErrors};
 pub use outbox::{Claim, Next, Outbox, OutboxError};
 pub use peer::{Call, Peer, PeerConfig, Peers, Reply, RpcError};
 pub use permit::{Permit, Revoked};

@@ -6,8 +6,16 @@
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use core::cell::RefCell;
+use core::num::NonZeroU64;
 use core::time::Duration;
 use nacre_types::Instant;
+
+/// Lines that were left out before one that is logged. As a field of that line it is absent if there are none.
+pub type LeftOut = Option<NonZeroU64>;
+
+fn take(left_out: &mut u64) -> LeftOut {
+    NonZeroU64::new(core::mem::take(left_out))
+}
 
 /// Allows [`LogLimiter::PER_SECOND`] lines per second.
 #[derive(Debug, Default)]
@@ -21,8 +29,8 @@ impl LogLimiter {
     /// Lines that are allowed per second.
     pub const PER_SECOND: u32 = 10;
 
-    /// Returns `None` if the line must be left out now, else the number of lines that were left out before it.
-    pub fn allow(&mut self, now: Instant) -> Option<u64> {
+    /// Returns `None` if the line must be left out now.
+    pub fn allow(&mut self, now: Instant) -> Option<LeftOut> {
         if now.saturating_since(self.since).as_secs() > 0 {
             (self.since, self.logged) = (now, 0);
         }
@@ -31,7 +39,7 @@ impl LogLimiter {
             return None;
         }
         self.logged += 1;
-        Some(core::mem::take(&mut self.left_out))
+        Some(take(&mut self.left_out))
     }
 }
 
@@ -42,7 +50,7 @@ pub struct LogLimiters {
 }
 impl LogLimiters {
     /// Like [`LogLimiter::allow`], for lines of this kind.
-    pub fn allow(&self, kind: &'static str, now: Instant) -> Option<u64> {
+    pub fn allow(&self, kind: &'static str, now: Instant) -> Option<LeftOut> {
         self.kinds.borrow_mut().entry(kind).or_default().allow(now)
     }
 }
@@ -66,8 +74,8 @@ impl RepeatedErrors {
     const PAUSE_MAX: Duration = Duration::from_secs(3600);
     const PEERS_MAX: usize = 256;
 
-    /// Returns `None` if the error of a peer must not be logged now, else how often it was left out before.
-    pub fn allow(&mut self, peer: &str, error: &str, now: Instant) -> Option<u64> {
+    /// Returns `None` if the error of a peer must not be logged now.
+    pub fn allow(&mut self, peer: &str, error: &str, now: Instant) -> Option<LeftOut> {
         if let Some(known) = self.peers.get_mut(peer).filter(|known| known.error == error) {
             if now < known.next {
                 known.left_out += 1;
@@ -75,7 +83,7 @@ impl RepeatedErrors {
             }
             known.pause = (known.pause * 2).min(Self::PAUSE_MAX);
             known.next = now + known.pause;
-            return Some(core::mem::take(&mut known.left_out));
+            return Some(take(&mut known.left_out));
         }
         if self.peers.len() >= Self::PEERS_MAX {
             let oldest = self.peers.iter().min_by_key(|(_, known)| known.next).map(|(peer, _)| peer.clone());
@@ -84,13 +92,17 @@ impl RepeatedErrors {
         let new =
             RepeatedError { error: error.into(), next: now + Self::PAUSE, pause: Self::PAUSE, left_out: 0 };
         let old = self.peers.insert(peer.into(), new);
-        Some(old.map_or(0, |old| old.left_out))
+        Some(old.and_then(|mut old| take(&mut old.left_out)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn count(left_out: LeftOut) -> u64 {
+        left_out.map_or(0, NonZeroU64::get)
+    }
 
     #[test]
     fn an_error_is_logged_when_it_changes_and_otherwise_after_pauses_that_double() {
@@ -100,7 +112,7 @@ mod tests {
             let error = if second < 500 { "no frame" } else { "another version" };
             for _ in 0..8 {
                 let now = Instant(second * 1_000_000_000);
-                logged.extend(errors.allow("host:1", error, now).map(|left_out| (second, left_out)));
+                logged.extend(errors.allow("host:1", error, now).map(|left_out| (second, count(left_out))));
             }
         }
         let expected =
@@ -117,15 +129,15 @@ mod tests {
         let mut limiter = LogLimiter::default();
         let at = |ms: u64| Instant(5_000_000_000 + ms * 1_000_000);
         let logged = (0..1000).filter_map(|i| limiter.allow(at(i / 2))).collect::<alloc::vec::Vec<_>>();
-        assert_eq!(logged, [0; 10]);
-        assert_eq!(limiter.allow(at(1100)), Some(990));
-        assert_eq!(limiter.allow(at(1101)), Some(0));
+        assert_eq!(logged, [None; 10]);
+        assert_eq!(limiter.allow(at(1100)).map(count), Some(990));
+        assert_eq!(limiter.allow(at(1101)), Some(None));
     }
 
     #[test]
     fn a_flood_of_one_kind_hides_no_other() {
         let lines = LogLimiters::default();
         let logged = (0..1000).filter_map(|_| lines.allow("new client", Instant(7))).count();
-        assert_eq!((logged, lines.allow("client evicted", Instant(7))), (10, Some(0)));
+        assert_eq!((logged, lines.allow("client evicted", Instant(7))), (10, Some(None)));
     }
 }

@@ -66,7 +66,6 @@ impl Outage {
         }
         let Some(left_out) = all.borrow_mut().allow(now) else { return };
         self.logged.set(Some(since));
-        let left_out = (left_out > 0).then_some(left_out);
         let (at, seconds, reason) = (at(import), away.as_secs(), reason(import));
         match requests {
             0 => {

@@ -16,6 +16,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
+use nacre_node::LeftOut;
 use nacre_osd::{Credits, Osd, Pins};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore, Whereabouts};
@@ -278,7 +279,7 @@ impl Mgs {
         }
     }
 
-    fn may_say(&self, kind: &'static str) -> Option<u64> {
+    fn may_say(&self, kind: &'static str) -> Option<LeftOut> {
         self.core.lines.allow(kind, self.core.ctx.now())
     }
 

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<()> {
     if !dir.exists() {
         let hint = match args.dir {
             Some(_) => "",
-            None => "\nhint: if `nacre up` was given a --dir, give it here too: nacre destroy --dir DIR",
+            None => "\nhint: if nacre up was given a --dir, give it here too: nacre destroy --dir DIR",
         };
         bail!("{} does not exist: nothing to destroy{hint}", dir.display());
     }

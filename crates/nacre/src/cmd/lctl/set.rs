@@ -188,7 +188,7 @@ fn mgs(
         (0..all.entries().len()).filter(|index| all.entries()[*index].islands.iter().any(is_mgs)).collect();
     if serving.is_empty() {
         bail!(
-            "set_param: no MGS runs on this machine\nhint: run `lctl set_param -P` where the MGS is served"
+            "set_param: no MGS runs on this machine\nhint: run nacre lctl set_param -P where the MGS is served"
         );
     }
     let fits: BTreeSet<FileSystem> = serving.iter().map(|index| all.of(*index, "MGS")).collect();

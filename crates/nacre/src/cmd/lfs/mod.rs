@@ -115,7 +115,7 @@ fn attribute_bytes(path: &Path, name: &str) -> Result<Vec<u8>> {
             Err(rustix::io::Errno::RANGE) if size < 64 << 20 => size *= 4,
             Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => {
                 bail!(
-                    "{} is not on a nacre file system\nhint: `nacre status` lists the mounts",
+                    "{} is not on a nacre file system\nhint: nacre status lists the mounts",
                     output::name(path)
                 )
             }

@@ -74,7 +74,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     );
     ensure!(
         (-1..=i64::from(u16::MAX)).contains(&args.stripe_index),
-        "stripe index {} is out of range: 0 to {}, -1 = any OST\nhint: `nacre lfs osts` lists them",
+        "stripe index {} is out of range: 0 to {}, -1 = any OST\nhint: nacre lfs osts lists them",
         args.stripe_index,
         u16::MAX
     );
@@ -104,7 +104,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
             Ok(()) => say_stripes(args.stripe_count, path)?,
             Err(rustix::io::Errno::NXIO) => bail!(
                 "{}: the OST with index {} does not exist, or is stopped or full\n\
-                 hint: `nacre lfs df` shows the OSTs; -i -1 lets the MDT choose",
+                 hint: nacre lfs df shows the OSTs; -i -1 lets the MDT choose",
                 output::name(path),
                 args.stripe_index
             ),
@@ -114,7 +114,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
             ),
             Err(rustix::io::Errno::OPNOTSUPP) => {
                 bail!(
-                    "{} is not on a nacre file system\nhint: `nacre status` lists the mounts",
+                    "{} is not on a nacre file system\nhint: nacre status lists the mounts",
                     output::name(path)
                 )
             }

@@ -219,7 +219,7 @@ impl Osts {
         }
         ensure!(
             !found.is_empty(),
-            "no OST runs on this machine\nhint: run it on the hosts that serve OSTs (`nacre status` shows what runs here)"
+            "no OST runs on this machine\nhint: run it on the hosts that serve OSTs (nacre status shows what runs here)"
         );
         all.announce(chosen.as_ref());
         Ok(Self { all, chosen: found, timeout })

@@ -1,8 +1,9 @@
 //! `nacre bench`: loads that any file system can be put under, so that figures can be compared in one run.
 //!
 //! [`md`] runs on a [`site::Site`]: programs with system calls on a directory ([`crew`]), or tasks on the client core
-//! without the kernel ([`library`]). [`io`] measures bandwidth. [`tree`] runs the programs that people use. [`floor`] is a file system to compare
-//! with, [`memory`] its content. [`scratch`] has the directories that a load makes and removes.
+//! without the kernel ([`library`]). [`io`] measures bandwidth, with [`rpc_size`] by the size of a mount's requests. [`tree`] runs
+//! the programs that people use. [`floor`] is a file system to compare with, [`memory`] its content. [`scratch`] has the
+//! directories that a load makes and removes, and the parameters that it restores.
 
 mod batch;
 mod chart;

@@ -172,7 +172,7 @@ impl<S: Service> Inner<S> {
         for id in absent {
             let ms = longest_lease(core).as_millis();
             let cause = format!(
-                "it did not return, or did not finish its replay, within {ms} ms after the start of the target"
+                "not seen for {ms} ms after the start of the target, or its replay had not ended by then"
             );
             self.end_export(core, id, ExportEnd::Evicted(cause));
         }

@@ -770,7 +770,6 @@ fn the_name_of_a_file_system_chooses_among_mgss() {
     assert_eq!(uuids(&stopped), uuids(&list));
 }
 
-/// Bandwidth on several directories in turn, with several block sizes, shared files, direct I/O, and a picture.
 #[test]
 fn a_signal_that_ends_a_bench_leaves_nothing_of_it() {
     use rustix::process::Signal;
@@ -799,6 +798,7 @@ fn a_signal_that_ends_a_bench_leaves_nothing_of_it() {
     }
 }
 
+/// Bandwidth on several directories in turn, with several block sizes, shared files, direct I/O, and a picture.
 #[test]
 fn bench_io_measures_every_row_on_every_directory() {
     let Some(m) = Machine::new() else { return };
@@ -838,5 +838,35 @@ fn bench_io_measures_every_row_on_every_directory() {
     for dir in [mount, plain] {
         assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "nothing is left in {dir}");
     }
+    up.stop();
+}
+
+/// The size of requests is a parameter of the mount: it is as before when the command ends, also when a signal ends it.
+#[test]
+fn bench_io_measures_by_the_size_of_requests_and_restores_it() {
+    use rustix::process::Signal;
+    use std::os::unix::process::ExitStatusExt as _;
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    let (mount, plain, picture) = (m.mount(), m.made("plain"), m.path("io.svg"));
+    let (mount, plain) = (mount.to_str().unwrap(), plain.to_str().unwrap());
+    let sizes = || m.good(&["lctl", "get_param", "-n", "osc.*.max_pages_per_rpc"]);
+    let before = sizes();
+    let args = ["bench", "io", mount, "--vs", plain, "-r", "1", "--size", "1M", "--rows", "write", "--json"];
+    let drawn = ["--rpc", "1M,2M", "--picture", picture.to_str().unwrap()];
+    let json: serde_json::Value = serde_json::from_str(&m.good(&[&args[..], &drawn].concat())).unwrap();
+    assert_eq!((&json[0]["rpc_bytes"], &json[1]["rpc_bytes"]), (&(1 << 20).into(), &(2 << 20).into()));
+    assert_eq!(fs::read_to_string(&picture).unwrap().matches("<circle").count(), 4);
+    assert_eq!(sizes(), before);
+    let mut bench = m.command();
+    let endless = ["bench", "io", mount, "--rows", "write", "--size", "1M", "-r", "100000", "--rpc", "2M"];
+    let mut bench = bench.args(endless).stdout(Stdio::null()).spawn().unwrap();
+    eventually("it works with other requests", || sizes().lines().all(|pages| pages.trim() == "512"));
+    machine::signal_child(&bench, Signal::INT);
+    assert_eq!(bench.wait().unwrap().signal(), Some(Signal::INT.as_raw()));
+    assert_eq!(sizes(), before);
+    m.refused(&["bench", "io", plain, "--rpc", "1M"], &["is not on a nacre file system", "nacre status"]);
+    m.refused(&["bench", "io", mount, "--rpc", "64K"], &["256 to 4096 pages"]);
+    m.refused(&["bench", "io", mount, "--rpc", "1M,2M", "--block", "64K,1M"], &["several values to one"]);
     up.stop();
 }

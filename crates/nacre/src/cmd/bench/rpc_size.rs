@@ -1,6 +1,6 @@
 //! The largest read and write request of one mount, varied for a measurement and restored afterwards.
 
-use super::scratch::Found;
+use super::scratch::SavedSettings;
 use super::site;
 use crate::cmd::lctl;
 use anyhow::{Result, ensure};
@@ -11,17 +11,21 @@ const PAGE: u64 = 4096;
 /// `osc.*.max_pages_per_rpc` of one mount.
 pub(super) struct RpcSize {
     names: Vec<String>,
-    _found: Found,
+    _saved: SavedSettings,
 }
 
 impl RpcSize {
     /// Those of the mount that `dir` is on.
     pub(super) fn of(dir: &Path) -> Result<Self> {
         let found = lctl::matching(&format!("osc.*-{}.max_pages_per_rpc", site::instance(dir)?))?;
-        ensure!(!found.is_empty(), "the mount of {} has no OST yet", dir.display());
+        ensure!(
+            !found.is_empty(),
+            "the mount of {} knows no OST yet\nhint: nacre status shows the targets",
+            dir.display()
+        );
         let settings = found.iter().map(|param| format!("{}={}", param.name, param.value)).collect();
         Ok(Self {
-            _found: Found::note(settings)?,
+            _saved: SavedSettings::save(settings)?,
             names: found.into_iter().map(|param| param.name).collect(),
         })
     }

@@ -80,18 +80,18 @@ pub(super) fn end_worker(child: &Child) {
 }
 
 /// Parameters that the load varies, as they were found: NAME=VALUE. Restored when dropped.
-pub(super) struct Found(());
+pub(super) struct SavedSettings(());
 
-impl Found {
+impl SavedSettings {
     /// At most one at a time.
-    pub(super) fn note(settings: Vec<String>) -> Result<Self> {
+    pub(super) fn save(settings: Vec<String>) -> Result<Self> {
         let mut held = held();
         held.watch()?;
         held.settings = settings;
         Ok(Self(()))
     }
 }
-impl Drop for Found {
+impl Drop for SavedSettings {
     fn drop(&mut self) {
         restore(&mut held().settings);
     }

@@ -3,7 +3,7 @@
 //! Nothing here may panic, loop or allocate beyond a small multiple of its input; what was accepted once is accepted
 //! again as the same value.
 
-use nacre_net::{Address, Decoder, Limits};
+use nacre_net::{Address, BulkBuffers, Decoder, Limits};
 use nacre_types::{Codec, Fid, FsName, Layout, LayoutTemplate, MdtIndex, TargetName};
 use nacre_wire::{Frame, HEADER_BYTES, Header};
 
@@ -110,7 +110,7 @@ pub(crate) fn stream(data: &[u8]) {
         let _ = Header::decode(head, crc32c);
     }
     for bytes in [bytes, &signed] {
-        let mut decoder = Decoder::new(Limits::default());
+        let mut decoder = Decoder::new(Limits::default(), BulkBuffers::default());
         let mut frames: Vec<Frame> = Vec::new();
         for piece in bytes.chunks(usize::from(step) + 1) {
             if decoder.feed(piece, &mut |frame| frames.push(frame)).is_err() {

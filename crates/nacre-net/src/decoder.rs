@@ -3,8 +3,9 @@
 //! Invariants: lengths are checked against the limits before memory is reserved; memory for a frame is reserved in
 //! steps, each no larger than the part that has arrived (or [`STEP_MIN`]), so that a sender cannot reserve memory by a
 //! large length alone; after an error the decoder refuses all input (a byte stream cannot be resynchronized). Bulk
-//! arrives as a list of buffers and is never copied again.
+//! arrives as a list of buffers (`bulk_buffers.rs`), and is never copied again.
 
+use crate::bulk_buffers::{BulkBuffer, BulkBuffers, LARGE};
 use crate::sum;
 use bytes::Bytes;
 use crc_fast::Digest;
@@ -42,9 +43,8 @@ struct Parts {
     body: Vec<u8>,
     bulk: Vec<Bytes>,
     bulk_filled: usize,
-    /// The buffer that is being filled, and its full length.
-    chunk: Vec<u8>,
-    chunk_len: usize,
+    /// The part of the bulk that is being filled.
+    part: BulkBuffer,
     sum: Option<Digest>,
 }
 
@@ -52,21 +52,27 @@ struct Parts {
 pub struct Decoder {
     limits: Limits,
     state: State,
+    memory: Memory,
+}
+
+/// Where memory for frames comes from.
+struct Memory {
+    buffers: BulkBuffers,
     reserved_bytes: u64,
 }
 
 impl Decoder {
-    /// Waits for the first header.
-    pub fn new(limits: Limits) -> Self {
-        Self { limits, state: State::start(), reserved_bytes: 0 }
+    /// Waits for the first header. Bulk is received into memory of `buffers`.
+    pub fn new(limits: Limits, buffers: BulkBuffers) -> Self {
+        Self { limits, state: State::start(), memory: Memory { buffers, reserved_bytes: 0 } }
     }
     /// Applies to frames whose header has not been received yet.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
-    /// Total of bytes reserved for frames so far.
+    /// Total of bytes allocated for frames so far.
     pub fn reserved_bytes(&self) -> u64 {
-        self.reserved_bytes
+        self.memory.reserved_bytes
     }
     /// Whether the stream is between two frames, where its end is clean.
     pub fn is_between_frames(&self) -> bool {
@@ -91,35 +97,24 @@ impl Decoder {
         }
     }
 
-    /// The buffer to read into without a copy, if a large part is missing: append no more than [`Vec::capacity`]
-    /// allows, then call [`Decoder::filled`].
-    pub fn direct(&mut self) -> Option<&mut Vec<u8>> {
+    /// The memory to read into without a copy, if a large part is missing; then call [`Decoder::filled`].
+    pub fn direct(&mut self) -> Option<&mut [u8]> {
         match &mut self.state {
-            State::Parts(parts)
-                if parts.body_is_full() && parts.chunk_len - parts.chunk.len() >= DIRECT_MIN =>
-            {
-                Some(&mut parts.chunk)
+            State::Parts(parts) if parts.body_is_full() && parts.part.missing() >= DIRECT_MIN => {
+                Some(parts.part.rest())
             }
             _ => None,
         }
     }
-    /// Bytes have been appended to the buffer of [`Decoder::direct`].
+    /// `n` bytes have been read into the memory of [`Decoder::direct`].
     ///
     /// # Errors
     /// As [`Decoder::feed`].
-    pub fn filled(&mut self, out: &mut impl FnMut(Frame)) -> Result<(), FrameError> {
+    pub fn filled(&mut self, n: usize, out: &mut impl FnMut(Frame)) -> Result<(), FrameError> {
         let State::Parts(parts) = &mut self.state else { return Ok(()) };
-        // An allocator may return more room than requested; then the buffer contains the beginning of the next frame.
-        let beyond = match parts.chunk.len() > parts.chunk_len {
-            true => parts.chunk.split_off(parts.chunk_len),
-            false => Vec::new(),
-        };
-        parts.close_chunk(&mut self.reserved_bytes);
-        if let Err(error) = self.give_if_complete(out) {
-            self.state = State::Broken(error);
-            return Err(error);
-        }
-        self.feed(&beyond, out)
+        parts.part.advance(n);
+        parts.close_part(&mut self.memory);
+        self.give_if_complete(out).inspect_err(|error| self.state = State::Broken(*error))
     }
 
     fn step(&mut self, input: &mut &[u8], out: &mut impl FnMut(Frame)) -> Result<(), FrameError> {
@@ -131,10 +126,10 @@ impl Decoder {
                 }
                 let (header, lengths) = Header::decode(bytes, sum::crc32c)?;
                 self.check(&lengths)?;
-                let parts = Parts::new(header, lengths, &mut self.reserved_bytes);
+                let parts = Parts::new(header, lengths, &mut self.memory);
                 self.state = State::Parts(Box::new(parts));
             }
-            State::Parts(parts) => parts.feed(input, &mut self.reserved_bytes),
+            State::Parts(parts) => parts.feed(input, &mut self.memory),
             State::Broken(error) => return Err(*error),
         }
         self.give_if_complete(out)
@@ -174,21 +169,20 @@ impl State {
 }
 
 impl Parts {
-    fn new(header: Header, lengths: Lengths, reserved: &mut u64) -> Self {
+    fn new(header: Header, lengths: Lengths, memory: &mut Memory) -> Self {
         let first = (lengths.body_bytes as usize).min(STEP_MIN);
-        *reserved += first as u64;
+        memory.reserved_bytes += first as u64;
         let mut parts = Self {
             header,
             lengths,
             body: Vec::with_capacity(first),
             bulk: Vec::new(),
             bulk_filled: 0,
-            chunk: Vec::new(),
-            chunk_len: 0,
+            part: BulkBuffer::empty(),
             sum: (lengths.body_sum != 0).then(sum::running),
         };
         if parts.body_is_full() {
-            parts.open_chunk(reserved);
+            parts.open_part(memory);
         }
         parts
     }
@@ -199,44 +193,50 @@ impl Parts {
         self.body_is_full() && self.bulk_filled == self.lengths.bulk_bytes as usize
     }
 
-    fn feed(&mut self, input: &mut &[u8], reserved: &mut u64) {
+    fn feed(&mut self, input: &mut &[u8], memory: &mut Memory) {
         if !self.body_is_full() {
             let wanted = self.lengths.body_bytes as usize - self.body.len();
             let piece = split(input, wanted);
             let before = self.body.capacity();
             self.body.extend_from_slice(piece);
-            *reserved += (self.body.capacity() - before) as u64;
+            memory.reserved_bytes += (self.body.capacity() - before) as u64;
             if let Some(sum) = &mut self.sum {
                 sum.update(piece);
             }
             if self.body_is_full() {
-                self.open_chunk(reserved);
+                self.open_part(memory);
             }
         } else {
-            let piece = split(input, self.chunk_len - self.chunk.len());
-            self.chunk.extend_from_slice(piece);
-            self.close_chunk(reserved);
+            let n = take(input, self.part.rest());
+            self.part.advance(n);
+            self.close_part(memory);
         }
     }
 
-    /// The next buffer of the bulk: as large as the part received so far.
-    fn open_chunk(&mut self, reserved: &mut u64) {
+    /// The next part of the bulk: as long as the one received so far, or longer in memory that is there already.
+    fn open_part(&mut self, memory: &mut Memory) {
         let left = self.lengths.bulk_bytes as usize - self.bulk_filled;
-        self.chunk_len = left.min(self.bulk_filled.max(STEP_MIN));
-        *reserved += self.chunk_len as u64;
-        self.chunk = Vec::with_capacity(self.chunk_len);
+        let step = left.min(self.bulk_filled.clamp(STEP_MIN, LARGE));
+        self.part = match memory.buffers.reuse_for(left) {
+            Some(buffer) => buffer,
+            None if step == 0 => BulkBuffer::empty(),
+            None => {
+                memory.reserved_bytes += step as u64;
+                memory.buffers.make(step)
+            }
+        };
     }
-    fn close_chunk(&mut self, reserved: &mut u64) {
-        if self.chunk.len() < self.chunk_len || self.chunk.is_empty() {
+    fn close_part(&mut self, memory: &mut Memory) {
+        if self.part.missing() > 0 || self.part.is_empty() {
             return;
         }
-        let chunk = std::mem::take(&mut self.chunk);
+        let part = std::mem::replace(&mut self.part, BulkBuffer::empty()).finish();
         if let Some(sum) = &mut self.sum {
-            sum.update(&chunk);
+            sum.update(&part);
         }
-        self.bulk_filled += chunk.len();
-        self.bulk.push(Bytes::from(chunk));
-        self.open_chunk(reserved);
+        self.bulk_filled += part.len();
+        self.bulk.push(part);
+        self.open_part(memory);
     }
 }
 

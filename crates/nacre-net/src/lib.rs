@@ -5,6 +5,7 @@
 //! the socket, not a variant of the protocol.
 
 mod address;
+mod bulk_buffers;
 mod decoder;
 mod hello;
 mod socket;
@@ -12,6 +13,7 @@ mod sum;
 mod writer;
 
 pub use address::{Address, AddressError, DEFAULT_PORT};
+pub use bulk_buffers::BulkBuffers;
 pub use decoder::{Decoder, Limits};
 pub use hello::{HELLO_BODY_BYTES_MAX, hello, hello_refused, hello_reply, read_hello, read_hello_reply};
 pub use socket::{

@@ -72,24 +72,29 @@ pub fn receive(
     scratch: &mut Scratch,
     out: &mut impl FnMut(Frame),
 ) -> Result<Received, NetError> {
-    let direct = decoder.direct();
-    let is_direct = direct.is_some();
-    let buffer = direct.unwrap_or_else(|| {
-        scratch.0.clear();
-        &mut scratch.0
-    });
-    let room = buffer.capacity() - buffer.len();
-    let bytes = match rustix::io::read(fd, rustix::buffer::spare_capacity(buffer)) {
-        Ok(0) => return Ok(Received::End),
-        Ok(n) => n,
-        Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
-        Err(error) => return Err(NetError::io("read", error)),
+    let read = |result| match result {
+        Ok(0) => Ok(Err(Received::End)),
+        Ok(n) => Ok(Ok(n)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(Err(Received::Nothing)),
+        Err(error) => Err(NetError::io("read", error)),
     };
-    if is_direct {
-        decoder.filled(out)?;
+    let (bytes, room) = if let Some(memory) = decoder.direct() {
+        let room = memory.len();
+        let bytes = match read(rustix::io::read(fd, memory))? {
+            Ok(bytes) => bytes,
+            Err(ended) => return Ok(ended),
+        };
+        decoder.filled(bytes, out)?;
+        (bytes, room)
     } else {
+        scratch.0.clear();
+        let bytes = match read(rustix::io::read(fd, rustix::buffer::spare_capacity(&mut scratch.0)))? {
+            Ok(bytes) => bytes,
+            Err(ended) => return Ok(ended),
+        };
         decoder.feed(&scratch.0, out)?;
-    }
+        (bytes, scratch.0.capacity())
+    };
     Ok(Received::Bytes { bytes, drained: bytes < room })
 }
 

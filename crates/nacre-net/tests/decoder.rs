@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use bytes::Bytes;
-use nacre_net::{Decoder, Limits, Sent, Writer};
+use nacre_net::{BulkBuffers, Decoder, Limits, Sent, Writer};
 use nacre_types::{Tag, Xid};
 use nacre_wire::{Frame, FrameError, HEADER_BYTES, Header, Kind};
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ fn encode(frames: &[Frame], sums: bool) -> Vec<u8> {
 }
 
 fn decode(pieces: &[&[u8]], limits: Limits) -> (Vec<Frame>, Option<FrameError>, u64) {
-    let mut decoder = Decoder::new(limits);
+    let mut decoder = Decoder::new(limits, BulkBuffers::default());
     let mut frames = Vec::new();
     for piece in pieces {
         if let Err(error) = decoder.feed(piece, &mut |f| frames.push(f)) {
@@ -159,7 +159,7 @@ fn a_large_bulk_is_read_into_its_own_buffers_and_the_next_frame_is_not_swallowed
     let small = Frame::new(Header::new(Kind::Reply, 4), b"next".to_vec());
     let bytes = encode(&[big.clone(), small.clone()], true);
     let (theirs, ours) = UnixStream::pair().unwrap();
-    let mut decoder = Decoder::new(Limits::default());
+    let mut decoder = Decoder::new(Limits::default(), BulkBuffers::default());
     let mut scratch = nacre_net::Scratch::default();
     let mut got = Vec::new();
     let mut direct = 0;

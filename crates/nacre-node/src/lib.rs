@@ -26,4 +26,6 @@ pub use log_limiter::{LeftOut, LogLimiter, LogLimiters, RepeatedErrors};
 pub use outbox::{Claim, Next, Outbox, OutboxError};
 pub use peer::{Call, Peer, PeerConfig, Peers, Reply, RpcError};
 pub use permit::{Permit, Revoked};
-pub use store::{FileId, FileKind, Keep, ReadFrom, Store, StoreDone, StoreError, StoreOp, StoreSpace};
+pub use store::{
+    FileId, FileKind, Keep, ReadFrom, Store, StoreDone, StoreError, StoreOp, StoreSpace, WriteTo,
+};

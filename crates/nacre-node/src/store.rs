@@ -57,6 +57,7 @@ pub enum StoreOp {
     /// [`StoreError::Mismatch`], and nothing is written. With `written_to` the blob has been written up to there: if it
     /// ends earlier, so that this write would leave a hole, or if bytes to keep are missing, the result is
     /// [`StoreError::Missing`] and nothing is written. Without `written_to`, missing bytes count as zeros.
+    /// With `to` the caller says where the bytes may go.
     WriteChecksummed {
         file: FileId,
         offset: u64,
@@ -65,6 +66,7 @@ pub enum StoreOp {
         keep_tail: Keep,
         size: u64,
         written_to: Option<u64>,
+        to: WriteTo,
     },
     /// Reads at most `len` bytes; short at the end of the file; empty for a blob that does not exist, `NotFound`
     /// for another file.
@@ -170,6 +172,15 @@ pub enum ReadFrom {
     Device,
     /// The device, past the cache as far as the store can: other readers find in it what they would have found anyway.
     /// Bytes that are not yet on the device are written first.
+    PastCache,
+}
+
+/// Where the bytes of a write go. They are durable after a sync in either case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteTo {
+    /// The cache, which writes them to the device later: the writer waits for as short a time as possible.
+    Cache,
+    /// The device, past the cache, if the store finds that faster: the writer has other requests on the way while it waits.
     PastCache,
 }
 

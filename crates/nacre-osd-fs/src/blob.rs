@@ -8,7 +8,7 @@ use crate::raw::{read_ahead, read_append, read_cached, read_full, retry, start_w
 use crate::read_buffers::ReadBuffers;
 use crate::store::{FsStore, INLINE_READ_MAX};
 use bytes::Bytes;
-use nacre_node::{FileId, StoreError};
+use nacre_node::{FileId, StoreError, WriteTo};
 use nacre_osd::checksum::{ChecksummedWrite, write_checksummed};
 use nacre_types::ObjectId;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -206,14 +206,20 @@ impl FsStore {
         self.stat(file, &path(file))
     }
 
-    pub(crate) fn write(&self, file: FileId, offset: u64, data: &[Bytes]) -> Result<(), StoreError> {
-        let len = crate::store::total(data);
+    pub(crate) fn write(
+        &self,
+        file: FileId,
+        offset: u64,
+        data: &[Bytes],
+        to: WriteTo,
+    ) -> Result<(), StoreError> {
+        let len = crate::raw::total(data);
         if len == 0 {
             return Ok(());
         }
         let pieces = self.pieces(file, offset, len);
         if let [piece] = pieces[..] {
-            return self.write_piece(file, piece, data);
+            return self.write_piece(file, piece, data, to);
         }
         let mut rest: std::collections::VecDeque<Bytes> = data.iter().cloned().collect();
         for piece in pieces {
@@ -228,25 +234,25 @@ impl FsStore {
                 left -= buffer.len();
                 part.push(buffer);
             }
-            self.write_piece(file, piece, &part)?;
+            self.write_piece(file, piece, &part, to)?;
         }
         Ok(())
     }
 
-    /// A checksummed write; `read` reads the bytes that it keeps.
+    /// A checksummed write, which may wait for the device.
     pub(crate) fn write_checksummed(
         &self,
         file: FileId,
         args: ChecksummedWrite<'_>,
-        read: &ReadFn,
+        to: WriteTo,
     ) -> Result<Vec<u32>, StoreError> {
-        match self.try_write_checksummed(file, args, read) {
+        match self.try_write_checksummed(file, args, &read_full, to) {
             Ok(checksums) => Ok(checksums),
             Err(Stopped::Failed(error)) => Err(error),
-            Err(Stopped::WouldWait) => self.write_checksummed(file, args, &read_full),
+            Err(Stopped::WouldWait) => self.write_checksummed(file, args, to),
         }
     }
-    /// `None`: bytes that must be kept are not in the page cache; nothing was written.
+    /// `None`: it would wait for the device, for bytes that must be kept or for a write past the cache; nothing was written.
     pub(crate) fn write_checksummed_cached(
         &self,
         file: FileId,
@@ -255,7 +261,10 @@ impl FsStore {
         if (args.keep_head.is_any() || args.keep_tail.is_any()) && !self.may_read_cached() {
             return None;
         }
-        match self.try_write_checksummed(file, args, self.cached_reader()) {
+        if self.is_written_past_cache(file, args.offset) {
+            return None;
+        }
+        match self.try_write_checksummed(file, args, self.cached_reader(), WriteTo::Cache) {
             Ok(checksums) => Some(Ok(checksums)),
             Err(Stopped::Failed(error)) => Some(Err(error)),
             Err(Stopped::WouldWait) => None,
@@ -266,6 +275,7 @@ impl FsStore {
         file: FileId,
         args: ChecksummedWrite<'_>,
         read: &ReadFn,
+        to: WriteTo,
     ) -> Result<Vec<u32>, Stopped> {
         self.must_reach(file, &args)?;
         write_checksummed(
@@ -283,7 +293,7 @@ impl FsStore {
                     Err(errno) => Err(Stopped::Failed(self.fail("reading", file)(errno))),
                 }
             },
-            |offset, data| self.write(file, offset, data).map_err(Stopped::Failed),
+            |offset, data| self.write(file, offset, data, to).map_err(Stopped::Failed),
         )
     }
 

@@ -9,7 +9,7 @@ use crate::read_ahead::ReadAhead;
 use nacre_node::FileId;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A file, or one chunk of a blob: a plain value.
@@ -25,11 +25,18 @@ pub(crate) struct Open {
     /// Chunk 0 of a blob: there are more.
     has_chunks: AtomicBool,
     read_ahead: ReadAhead,
+    /// Writes past the cache that are under way.
+    past_cache: AtomicU32,
 }
 
 impl Open {
     pub(crate) fn new(fd: OwnedFd, has_chunks: bool) -> Self {
-        Self { fd, has_chunks: AtomicBool::new(has_chunks), read_ahead: ReadAhead::default() }
+        Self {
+            fd,
+            has_chunks: AtomicBool::new(has_chunks),
+            read_ahead: ReadAhead::default(),
+            past_cache: AtomicU32::new(0),
+        }
     }
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -40,6 +47,10 @@ impl Open {
     /// The readers of this file.
     pub(crate) fn read_ahead(&self) -> &ReadAhead {
         &self.read_ahead
+    }
+    /// Writes past the cache that are under way: others wait for them in the kernel.
+    pub(crate) fn past_cache(&self) -> &AtomicU32 {
+        &self.past_cache
     }
     pub(crate) fn set_has_chunks(&self) {
         self.has_chunks.store(true, Ordering::Release);

@@ -1,16 +1,52 @@
-//! Reads of the device itself, past the page cache: other readers keep what the cache has, and it keeps nothing more.
+//! Reads and writes of the device itself, past the page cache. Other readers keep what the cache has of other ranges, and it
+//! keeps nothing more.
 //!
-//! A descriptor of its own is opened for each read, because O_DIRECT is a property of the open file and the others of the
-//! store use the cache. The kernel writes dirty pages of the range before it reads, so the bytes are the latest.
+//! A descriptor of its own is opened for each, because O_DIRECT is a property of the open file and the others of the store
+//! use the cache. The kernel writes dirty pages of the range first and then drops them after a write, under the lock of the
+//! inode that writes through the cache need, so that everybody sees the latest bytes. A written range is durable after a
+//! sync, like any other.
 
-use crate::raw::retry;
+use crate::raw::{retry, write_all};
 use bytes::Bytes;
-use rustix::fd::{AsRawFd as _, BorrowedFd};
+use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// Alignment of offset, length and memory that every device accepts.
 const ALIGN: usize = 4096;
+/// Shorter writes go through the cache: the device would be waited for too often.
+const WRITE_MIN: u64 = 1 << 20;
+
+/// Whether a write is long enough to go past the cache, and may be passed to the device as it is.
+pub(crate) fn may_write(offset: u64, data: &[Bytes]) -> bool {
+    let is_aligned =
+        |part: &Bytes| part.len().is_multiple_of(ALIGN) && part.as_ptr().align_offset(ALIGN) == 0;
+    crate::raw::total(data) >= WRITE_MIN && offset.is_multiple_of(ALIGN as u64) && data.iter().all(is_aligned)
+}
+
+/// The open file and not its name, which may have been given to another file.
+fn reopen(fd: BorrowedFd<'_>, access: OFlags) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    retry(|| rustix::fs::open(&*path, access | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()))
+}
+
+/// Writes everything. `false`: the file system has no such writes, and nothing was written. For data as [`may_write`]
+/// accepts it.
+///
+/// # Errors
+/// Those of pwritev(2).
+pub(crate) fn write_past_cache(fd: BorrowedFd<'_>, offset: u64, data: &[Bytes]) -> Result<bool, Errno> {
+    let direct = match reopen(fd, OFlags::WRONLY) {
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOENT | Errno::MFILE | Errno::NFILE) => {
+            return Ok(false);
+        }
+        opened => opened?,
+    };
+    match write_all(direct.as_fd(), offset, data) {
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(false),
+        written => written.map(|()| true),
+    }
+}
 
 /// Reads up to `len` bytes; less only at the end of the file. `None`: the file system has no such reads.
 ///
@@ -20,10 +56,7 @@ pub(crate) fn read_past_cache(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Re
     if !offset.is_multiple_of(ALIGN as u64) {
         return Ok(None);
     }
-    // The open file and not its name, which may have been given to another file.
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
-    let Ok(direct) = retry(|| rustix::fs::open(&*path, flags, Mode::empty())) else { return Ok(None) };
+    let Ok(direct) = reopen(fd, OFlags::RDONLY) else { return Ok(None) };
     let whole = len.next_multiple_of(ALIGN);
     let mut buf = vec![0; whole + ALIGN];
     let start = buf.as_ptr().align_offset(ALIGN);
@@ -46,7 +79,6 @@ pub(crate) fn read_past_cache(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fd::AsFd as _;
     use std::io::Write as _;
 
     #[test]

@@ -17,6 +17,7 @@ mod holder;
 pub mod hostile;
 mod inodes;
 mod open;
+mod pace;
 mod path;
 mod probe;
 mod raw;

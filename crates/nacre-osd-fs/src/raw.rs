@@ -31,6 +31,11 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
     }
 }
 
+/// Bytes of all parts.
+pub(crate) fn total(data: &[Bytes]) -> u64 {
+    data.iter().map(|b| b.len() as u64).sum()
+}
+
 /// Writes everything.
 ///
 /// # Errors

@@ -7,15 +7,17 @@
 use crate::blob::Piece;
 use crate::cache::{Cache, Key, Open};
 use crate::device;
+use crate::direct::{may_write, write_past_cache};
 use crate::dirs::{Dirs, OPEN_DIR, names};
 use crate::inodes::{Inodes, free_for_blobs};
 use crate::open::{Lock, exists, remove, remove_chunks};
+use crate::pace::Pace;
 use crate::path::{Place, chunk_dir, chunk_path, parse_blob, parse_number, path};
 use crate::probe::Features;
-use crate::raw::{read_full, retry, store_error, write_all, write_zeros};
+use crate::raw::{retry, store_error, total, write_all, write_zeros};
 use crate::read_buffers::ReadBuffers;
 use bytes::Bytes;
-use nacre_node::{FileId, FileKind, ReadFrom, Store, StoreDone, StoreError, StoreOp, StoreSpace};
+use nacre_node::{FileId, FileKind, ReadFrom, Store, StoreDone, StoreError, StoreOp, StoreSpace, WriteTo};
 use nacre_osd::checksum::{ChecksummedWrite, checksummed};
 use nacre_types::ObjectId;
 use rustix::fd::{AsFd as _, OwnedFd};
@@ -23,6 +25,7 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// How a store is run.
 #[derive(Debug, Clone)]
@@ -62,6 +65,7 @@ pub struct FsStore {
     /// Of the file system below, see `device.rs`.
     device: u64,
     inodes: Inodes,
+    pace: Pace,
     /// The rest of a listing of blobs that is under way.
     listing: Mutex<Listing>,
 }
@@ -86,6 +90,7 @@ impl FsStore {
             features,
             chunk_bytes: config.chunk_bytes,
             inodes: Inodes::default(),
+            pace: Pace::default(),
             listing: Mutex::default(),
         }
     }
@@ -471,12 +476,44 @@ impl FsStore {
     }
 
     /// One piece of a write.
-    pub(crate) fn write_piece(&self, file: FileId, piece: Piece, data: &[Bytes]) -> Result<(), StoreError> {
+    pub(crate) fn write_piece(
+        &self,
+        file: FileId,
+        piece: Piece,
+        data: &[Bytes],
+        to: WriteTo,
+    ) -> Result<(), StoreError> {
         let make = matches!(file, FileId::Blob(_) | FileId::Run(_));
         let Some(open) = self.open_chunk(file, piece.chunk, make)? else {
             return Err(StoreError::NotFound { file });
         };
+        if to == WriteTo::PastCache
+            && may_write(piece.offset, data)
+            && self.write_past_cache(&open, piece.offset, data).map_err(self.fail("writing", file))?
+        {
+            return Ok(());
+        }
         write_all(open.fd(), piece.offset, data).map_err(self.fail("writing", file))
+    }
+    /// Whether the file of these bytes is being written past the cache.
+    pub(crate) fn is_written_past_cache(&self, file: FileId, offset: u64) -> bool {
+        let open = || self.open_chunk(file, offset / self.chunk_bytes, false).ok().flatten();
+        !self.pace.is_idle() && open().is_some_and(|open| open.past_cache().load(Ordering::Relaxed) > 0)
+    }
+    /// `false`: the bytes are to go through the cache.
+    fn write_past_cache(&self, open: &Open, offset: u64, data: &[Bytes]) -> Result<bool, Errno> {
+        let bytes = total(data);
+        if !self.pace.begin(bytes, Instant::now()) {
+            return Ok(false);
+        }
+        open.past_cache().fetch_add(1, Ordering::Relaxed);
+        let written = write_past_cache(open.fd(), offset, data);
+        open.past_cache().fetch_sub(1, Ordering::Relaxed);
+        self.pace.end(bytes, Instant::now());
+        if written == Ok(false) {
+            self.pace.never();
+        }
+        written
     }
 
     fn read_file(&self, file: FileId, offset: u64, len: u32) -> Result<Bytes, StoreError> {
@@ -560,11 +597,11 @@ impl FsStore {
         match op {
             StoreOp::Create { file, len } => self.create(file, len).map(|()| StoreDone::Unit),
             StoreOp::Write { file, offset, data } => {
-                self.write(file, offset, &data).map(|()| StoreDone::Unit)
+                self.write(file, offset, &data, WriteTo::Cache).map(|()| StoreDone::Unit)
             }
-            StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to } => {
+            StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to, to } => {
                 let args = ChecksummedWrite { offset, data: &data, keep_head, keep_tail, size, written_to };
-                self.write_checksummed(file, args, &read_full).map(StoreDone::Checksums)
+                self.write_checksummed(file, args, to).map(StoreDone::Checksums)
             }
             StoreOp::Read { file, offset, len } => self.read_file(file, offset, len).map(StoreDone::Bytes),
             StoreOp::ReadWritten { file, offset, len, from } => {
@@ -625,9 +662,16 @@ impl Store for FsStore {
                 }
             }
             StoreOp::Write { data, .. } if total(data) <= INLINE_BYTES_MAX => Ok(self.run(op)),
-            StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to }
-                if total(data) <= INLINE_BYTES_MAX =>
-            {
+            StoreOp::WriteChecksummed {
+                file,
+                offset,
+                data,
+                keep_head,
+                keep_tail,
+                size,
+                written_to,
+                to: _,
+            } if total(data) <= INLINE_BYTES_MAX => {
                 let args = ChecksummedWrite {
                     offset: *offset,
                     data,
@@ -649,10 +693,6 @@ impl Store for FsStore {
             _ => Err(op),
         }
     }
-}
-
-pub(crate) fn total(data: &[Bytes]) -> u64 {
-    data.iter().map(|b| b.len() as u64).sum()
 }
 
 impl FsStore {

@@ -1,7 +1,7 @@
 //! Opening, locking, formatting; bounds on descriptors; what is foreign stays.
 
 use bytes::Bytes;
-use nacre_node::{FileId, Store, StoreDone, StoreError, StoreOp};
+use nacre_node::{FileId, Keep, ReadFrom, Store, StoreDone, StoreError, StoreOp, WriteTo};
 use nacre_osd_fs::{FsConfig, FsStore, OpenError};
 use nacre_testkit::contract::blob;
 use std::fs;
@@ -42,6 +42,40 @@ fn the_second_server_is_told_who_the_first_is() {
     drop(first);
     assert_eq!(FsStore::holder(dir.path()).unwrap(), None);
     drop(open(dir.path()).unwrap());
+}
+
+/// Whether the page cache has the second MiB of a blob that was written with one request of 2 MiB.
+fn is_cached(store: &FsStore, n: u32, to: WriteTo) -> bool {
+    let (file, len) = (blob(n), 2 << 20);
+    let memory = Bytes::from(vec![7; len + 4096]);
+    let start = memory.as_ptr().align_offset(4096);
+    let op = StoreOp::WriteChecksummed {
+        file,
+        offset: 0,
+        data: vec![memory.slice(start..start + len)],
+        keep_head: Keep::Nothing,
+        keep_tail: Keep::Nothing,
+        size: len as u64,
+        written_to: Some(0),
+        to,
+    };
+    assert!(matches!(store.execute(op), Ok(StoreDone::Checksums(sums)) if sums.len() == len / 4096));
+    let read = StoreOp::ReadWritten { file, offset: 1 << 20, len: 1 << 20, from: ReadFrom::Cache };
+    match store.try_execute(read) {
+        Ok(read) => matches!(read, Ok(StoreDone::Checksummed(bytes, _)) if bytes == vec![7; 1 << 20]),
+        Err(_) => false,
+    }
+}
+
+#[test]
+fn a_long_write_goes_past_the_page_cache_if_the_writer_can_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = format(dir.path(), false).unwrap();
+    if !matches!(&*store.features().file_system, "ext4" | "xfs") {
+        return; // others accept such a write, and use the cache
+    }
+    assert!(is_cached(&store, 1, WriteTo::Cache));
+    assert!(!is_cached(&store, 2, WriteTo::PastCache));
 }
 
 #[test]

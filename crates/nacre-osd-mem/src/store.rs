@@ -228,7 +228,9 @@ impl MemStore {
                 self.replace(file, new, data.len() as u64)?;
             }
             StoreOp::Write { file, offset, data } => self.write(file, offset, &data)?,
-            StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to } => {
+            StoreOp::WriteChecksummed {
+                file, offset, data, keep_head, keep_tail, size, written_to, ..
+            } => {
                 let args = ChecksummedWrite { offset, data: &data, keep_head, keep_tail, size, written_to };
                 return self.write_checksummed(file, args);
             }

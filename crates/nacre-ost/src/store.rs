@@ -10,6 +10,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
+use nacre_node::WriteTo;
 use nacre_osd::object_rows::object_key;
 use nacre_osd::{
     Credits, ObjectRow, ObjectWrites, Objects, OsdError, Prepared, PreparedMany, Stamp, Tx, checksum, table,
@@ -175,6 +176,7 @@ impl Store {
         stamp: Stamp,
         offset: u64,
         data: Vec<Bytes>,
+        to: WriteTo,
     ) -> Result<(Transno, ObjectState), Failure> {
         let len = data.iter().map(|b| b.len() as u64).sum();
         let deadline = self.core.ctx.now() + FREE_TIMEOUT;
@@ -183,7 +185,7 @@ impl Store {
             let admit = || Ok(self.core.admit_change(request)?);
             let (prepared, admitted) = self
                 .objects
-                .prepare_write(object, offset, data, &admit)
+                .prepare_write(object, offset, data, to, &admit)
                 .await
                 .map_err(|e: Unprepared| e.into_failure(object))?;
             self.change(object, stamp, prepared, || Ok(Some(admitted))).await
@@ -203,7 +205,7 @@ impl Store {
         offset: u64,
         data: Vec<Bytes>,
     ) -> Result<(), Failure> {
-        let prepared = self.objects.prepare_write(object, offset, data, &|| Ok(()));
+        let prepared = self.objects.prepare_write(object, offset, data, WriteTo::Cache, &|| Ok(()));
         let (prepared, ()) = prepared.await.map_err(|e| log_errno(object, e))?;
         self.change(object, stamp, prepared, || Ok(None)).await.map(drop)
     }
@@ -276,7 +278,7 @@ impl Store {
         let admitted = self.core.admit_change(request)?;
         for part in self.objects.partly_covered(object, range).await.map_err(as_errno)? {
             let zeros = checksum::zeros(part.end - part.start);
-            let write = self.objects.prepare_write(object, part.start, zeros, &|| Ok(()));
+            let write = self.objects.prepare_write(object, part.start, zeros, WriteTo::Cache, &|| Ok(()));
             let (prepared, ()) = write.await.map_err(as_errno)?;
             self.change(object, stamp, prepared, || Ok(None)).await?;
         }

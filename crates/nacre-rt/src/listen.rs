@@ -84,7 +84,7 @@ impl Listener {
                 }
             };
             shared.sockets.fetch_add(1, Ordering::Relaxed);
-            let socket = Box::new(Socket::accepted(accepted, place));
+            let socket = Box::new(Socket::accepted(accepted, place, shared.bulk_buffers()));
             if let Some(handle) = shared.loops.get(shared.next_loop()) {
                 handle.command(Command::AddSocket(shared.token(), socket), &shared.stats);
             }

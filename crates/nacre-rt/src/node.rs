@@ -6,7 +6,7 @@ use crate::io::IoPool;
 use crate::island::{DoorSink, EndReason, IslandRef};
 use crate::stats::NodeStats;
 use crate::{clock, driver};
-use nacre_net::Address;
+use nacre_net::{Address, BulkBuffers};
 use nacre_node::{ConnId, Ctx, Event, LogLimiter, Logic, RepeatedErrors, Store};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -161,6 +161,7 @@ pub(crate) struct Shared {
     pub(crate) loops: Vec<LoopHandle>,
     pub(crate) sockets: AtomicUsize,
     pub(crate) bulk: BulkBudget,
+    bulk_buffers: BulkBuffers,
     refusal_lines: Mutex<LogLimiter>,
     peer_errors: Mutex<RepeatedErrors>,
     islands: RwLock<BTreeMap<String, IslandRef>>,
@@ -204,6 +205,7 @@ impl Node {
             on_island_end: Box::new(on_island_end),
             io_pool: IoPool::default(),
             bulk: BulkBudget::default(),
+            bulk_buffers: BulkBuffers::default(),
             stats: NodeStats::default(),
             loops,
             sockets: AtomicUsize::new(0),
@@ -353,6 +355,9 @@ impl Node {
 impl Shared {
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+    pub(crate) fn bulk_buffers(&self) -> &BulkBuffers {
+        &self.bulk_buffers
     }
     pub(crate) fn inbound_id(&self) -> ConnId {
         ConnId(ConnId::INBOUND | self.next_inbound.fetch_add(1, Ordering::Relaxed))

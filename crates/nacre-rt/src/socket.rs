@@ -24,7 +24,9 @@ use crate::io::Class;
 use crate::island::IslandRef;
 use crate::node::{Node, Shared};
 use crate::progress::Progress;
-use nacre_net::{Accepted, Address, Candidate, Decoder, Limits, NetError, Received, Scratch, Sent, Writer};
+use nacre_net::{
+    Accepted, Address, BulkBuffers, Candidate, Decoder, Limits, NetError, Received, Scratch, Sent, Writer,
+};
 use nacre_node::{ConnId, Event, Next, Origin, Outbox};
 use nacre_types::{Errno, Instant};
 use nacre_wire::{Frame, FrameError, Kind, Opcode};
@@ -178,7 +180,7 @@ impl Opening {
     fn hand_to_loop(self, fd: OwnedFd, candidate: Candidate) {
         let node = self.node.clone();
         let link = SocketLink::new(fd, candidate.to_string(), candidate.sums(), Origin::Network, None);
-        let socket = Box::new(Socket::new(link, Phase::Connecting(self, candidate)));
+        let socket = Box::new(Socket::new(link, Phase::Connecting(self, candidate), node.bulk_buffers()));
         node.sockets.fetch_add(1, Ordering::Relaxed);
         if let Some(handle) = node.loops.get(node.loop_for_new_socket()) {
             handle.command(Command::AddSocket(node.token(), socket), &node.stats);
@@ -198,10 +200,10 @@ thread_local! {
 }
 
 impl Socket {
-    fn new(link: Arc<SocketLink>, phase: Phase) -> Self {
+    fn new(link: Arc<SocketLink>, phase: Phase, buffers: &BulkBuffers) -> Self {
         Self {
             link,
-            decoder: Decoder::new(Limits::hello()),
+            decoder: Decoder::new(Limits::hello(), buffers.clone()),
             admitted: false,
             phase,
             deadline: None,
@@ -216,14 +218,14 @@ impl Socket {
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.link.fd
     }
-    pub(crate) fn accepted(accepted: Accepted, place: Place) -> Self {
+    pub(crate) fn accepted(accepted: Accepted, place: Place, buffers: &BulkBuffers) -> Self {
         let Accepted { fd, peer, sums, administrator, same_host, .. } = accepted;
         let origin = match (administrator, same_host) {
             (true, _) => Origin::Administrator,
             (false, true) => Origin::Host,
             (false, false) => Origin::Network,
         };
-        Self::new(SocketLink::new(fd, peer, sums, origin, Some(place)), Phase::Unnamed)
+        Self::new(SocketLink::new(fd, peer, sums, origin, Some(place)), Phase::Unnamed, buffers)
     }
 
     /// The loop takes the socket over.

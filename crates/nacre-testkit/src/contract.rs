@@ -2,7 +2,7 @@
 //! [`store_contract!`](crate::store_contract), which makes a test of each.
 
 use bytes::Bytes;
-use nacre_node::{FileId, FileKind, Keep, ReadFrom, Rng, Store, StoreDone, StoreError, StoreOp};
+use nacre_node::{FileId, FileKind, Keep, ReadFrom, Rng, Store, StoreDone, StoreError, StoreOp, WriteTo};
 use nacre_osd::checksum::block_checksum;
 use nacre_types::{Fid, ObjectId, Oid, Seq};
 use std::collections::BTreeMap;
@@ -24,6 +24,7 @@ macro_rules! store_contract {
             many_buffers_are_one_write,
             checksummed_writes_pad_keep_and_checksum,
             bytes_that_were_written_are_there_or_missed,
+            writes_past_the_cache_are_read_like_others,
             kept_bytes_are_verified_and_reads_carry_checksums,
             random_operations_match_a_model,
             space_is_known,
@@ -259,6 +260,7 @@ pub fn checksummed_writes_pad_keep_and_checksum(store: &dyn Store) {
                 keep_tail,
                 size,
                 written_to: None,
+                to: WriteTo::Cache,
             };
             let Ok(StoreDone::Checksums(sums)) = run(store, op) else { panic!("no sums") };
 
@@ -286,6 +288,48 @@ pub fn checksummed_writes_pad_keep_and_checksum(store: &dyn Store) {
     }
 }
 
+/// Writes past the cache beside others of the same file: each reader sees the latest bytes, and so does a sync.
+pub fn writes_past_the_cache_are_read_like_others(store: &dyn Store) {
+    const SPAN: u64 = 12 << 20;
+    let file = blob(11);
+    let mut model = vec![0u8; SPAN as usize];
+    let mut rng = Rng::new(11);
+    let mut end = 0;
+    for turn in 0..60u8 {
+        // Long ones are aligned, in file and memory, as they come from the network.
+        let is_long = rng.below(2) == 0;
+        let (offset, len) = match is_long {
+            true => (rng.below(9) << 20, (1 + rng.below(3)) << 20),
+            false => (rng.below(SPAN - 20_000), 1 + rng.below(20_000)),
+        };
+        let memory = Bytes::from(vec![turn ^ 0x5a; len as usize + 4096]);
+        let start = if is_long { memory.as_ptr().align_offset(4096) } else { 1 };
+        let data = vec![memory.slice(start..start + len as usize)];
+        end = end.max(offset + len);
+        let (keep_head, keep_tail, to) = (Keep::Bytes, Keep::Bytes, WriteTo::PastCache);
+        let op = StoreOp::WriteChecksummed {
+            file,
+            offset,
+            data,
+            keep_head,
+            keep_tail,
+            size: end,
+            written_to: None,
+            to,
+        };
+        assert!(matches!(run(store, op), Ok(StoreDone::Checksums(_))));
+        model[offset as usize..(offset + len) as usize].fill(turn ^ 0x5a);
+        let near = offset.saturating_sub(rng.below(9000));
+        let wanted = (end.min(offset + len + 9000) - near).min(2 << 20) as u32;
+        let got = read(store, file, near, wanted);
+        assert!(got == model[near as usize..][..wanted as usize], "turn {turn}");
+    }
+    let synced = run(store, StoreOp::SyncWritten { file, len: end, aside: false });
+    assert_eq!(synced.map(drop), Ok(()));
+    assert!(run(store, StoreOp::Refresh { file }).is_ok());
+    assert!(read(store, file, 0, end as u32) == model[..end as usize]);
+}
+
 /// Bytes that were written are read or reported as missing, never returned as zeros.
 pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
     let file = blob(1);
@@ -295,7 +339,16 @@ pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
         let data = vec![Bytes::from_static(&[9; 100])];
         let keep_head = if offset.is_multiple_of(4096) { Keep::Nothing } else { Keep::Bytes };
         let (keep_tail, size) = (Keep::Nothing, offset + 100);
-        let op = StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to };
+        let op = StoreOp::WriteChecksummed {
+            file,
+            offset,
+            data,
+            keep_head,
+            keep_tail,
+            size,
+            written_to,
+            to: WriteTo::Cache,
+        };
         run(store, op).map(drop)
     };
     let sync = |len| run(store, StoreOp::SyncWritten { file, len, aside: false }).map(drop);
@@ -367,7 +420,16 @@ pub fn kept_bytes_are_verified_and_reads_carry_checksums(store: &dyn Store) {
         let written_to = Some(10_000);
         run(
             store,
-            StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size: 10_000, written_to },
+            StoreOp::WriteChecksummed {
+                file,
+                offset,
+                data,
+                keep_head,
+                keep_tail,
+                size: 10_000,
+                written_to,
+                to: WriteTo::Cache,
+            },
         )
     };
     // (offset, length, block of the head, block of the tail): inside one block, over two, in the short last one.

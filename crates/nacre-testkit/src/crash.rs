@@ -474,7 +474,9 @@ impl Disk {
         match op {
             StoreOp::Create { file, len } => self.change(file, UnsyncedChange::Make { len }),
             StoreOp::Write { file, offset, data } => self.write(file, offset, &data)?,
-            StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to } => {
+            StoreOp::WriteChecksummed {
+                file, offset, data, keep_head, keep_tail, size, written_to, ..
+            } => {
                 let args = ChecksummedWrite { offset, data: &data, keep_head, keep_tail, size, written_to };
                 return self.write_checksummed(file, args);
             }

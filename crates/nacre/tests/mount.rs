@@ -437,3 +437,45 @@ fn an_ordinary_user_mounts_uses_and_unmounts_a_file_system_of_his_own() {
     let said = m.nacre_as(USER, "", &["up", other.to_str().unwrap(), "--ephemeral", "--detach"]);
     assert!(!said.ok && said.err.contains("directory of his own"), "{} {}", said.out, said.err);
 }
+
+/// Bytes of the objects that the page cache has; `None`: the file system of the store always has it, or nobody can ask.
+fn cached_bytes(m: &Machine) -> Option<u64> {
+    let data = m.path("data");
+    if !matches!(rustix::fs::statfs(&data).unwrap().f_type, 0xef53 | 0x5846_5342) {
+        return None;
+    }
+    let files = "find \"$0\" -path '*/objects/*' -type f -exec fincore -b -n -o RES {} +";
+    let found = Command::new("sh").args(["-c", files]).arg(&data).output().unwrap();
+    let lines = String::from_utf8(found.stdout).unwrap();
+    found.status.success().then(|| lines.lines().map(|line| line.trim().parse::<u64>().unwrap()).sum())
+}
+
+/// A mount in the process of the targets writes into the page cache of the store, others past it if that is not turned off.
+#[test]
+fn write_back_of_other_processes_goes_past_the_page_cache_of_the_store() {
+    let Some(second) = Second::new() else { return };
+    let mount = second.mount();
+    let m = &second.m;
+    let Some(mut before) = cached_bytes(m) else { return };
+    let mut grows_by = |dir: PathBuf, name: &str| {
+        let file = File::create(dir.join(name)).unwrap();
+        for part in 0..8 {
+            std::os::unix::fs::FileExt::write_all_at(&file, &vec![part; 1 << 20], u64::from(part) << 20)
+                .unwrap();
+        }
+        file.sync_all().unwrap();
+        let after = cached_bytes(m).unwrap();
+        std::mem::replace(&mut before, after).abs_diff(after) >> 20
+    };
+    assert_eq!(grows_by(m.mount(), "local"), 8);
+    assert_eq!(grows_by(second.dir(), "remote"), 0);
+    m.good(&["lctl", "set_param", "obdfilter.*.writethrough_cache_enable=1"]);
+    assert_eq!(grows_by(second.dir(), "cached"), 8);
+    for name in ["local", "remote", "cached"] {
+        let bytes = fs::read(m.mount().join(name)).unwrap();
+        assert!(bytes.chunks(1 << 20).zip(0..).all(|(chunk, part)| *chunk == vec![part; 1 << 20]), "{name}");
+    }
+    assert!(second.umount(&[]).ok);
+    ended_well(mount);
+    second.up.stop();
+}

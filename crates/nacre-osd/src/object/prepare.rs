@@ -22,7 +22,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::ops::Range;
-use nacre_node::{FileId, Keep, StoreDone, StoreError, StoreOp};
+use nacre_node::{FileId, Keep, StoreDone, StoreError, StoreOp, WriteTo};
 use nacre_types::{Extent, ObjectId, Owner};
 
 /// Bytes that one transaction allocates at most; longer allocations take several.
@@ -41,6 +41,7 @@ impl Objects {
         object: ObjectId,
         offset: u64,
         data: Vec<Bytes>,
+        to: WriteTo,
         admit: &dyn Fn() -> Result<A, E>,
     ) -> Result<(Prepared, A), E> {
         self.wait_for_writeback().await;
@@ -75,6 +76,7 @@ impl Objects {
                 keep_tail,
                 size: row.size.max(end),
                 written_to: checked.then_some(row.written_to),
+                to,
             };
             match self.ctx().io(op).await {
                 Ok(StoreDone::Checksums(sums)) if sums.len() as u64 == blocks.end - blocks.start => {

@@ -33,7 +33,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::ops::Range;
-use nacre_node::{FileId, Keep, StoreDone, StoreError, StoreOp, join_all};
+use nacre_node::{FileId, Keep, StoreDone, StoreError, StoreOp, WriteTo, join_all};
 use nacre_types::{Extent, ObjectId};
 
 /// Store operations of one object, and objects, that are under way together.
@@ -303,6 +303,7 @@ impl Objects {
                 keep_tail: part.keep_tail,
                 size: row.size.max(part.end),
                 written_to: Some(row.written_to),
+                to: WriteTo::Cache,
             };
             let unknown = || alloc::vec![0; (blocks.end - blocks.start) as usize];
             let outcome = match self.ctx().io(op).await {

@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
+use nacre_node::WriteTo;
 use nacre_node::{FileKind, StoreError};
 use nacre_osd::{BLOCK_BYTES, EARLY_BYTES, OBJECT_BYTES_MAX, ObjectRow, OsdConfig, OsdError, Stamp};
 use nacre_testkit::{CrashDevice, Fault, FaultOp};
@@ -13,7 +14,7 @@ fn a_write_that_is_given_up_leaves_sums_that_fit() {
     for id in [object(1), object(2)] {
         t.run(move |o| async move {
             let (mut prepared, ()) = o
-                .prepare_write(id, 5000, vec![Bytes::from(vec![2; 9000])], &at_any_time)
+                .prepare_write(id, 5000, vec![Bytes::from(vec![2; 9000])], WriteTo::Cache, &at_any_time)
                 .await
                 .expect("prepares");
             drop(prepared.take_pins());

@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
+use nacre_node::WriteTo;
 use nacre_osd::BLOCK_BYTES;
 use nacre_testkit::CrashDevice;
 use nacre_types::ObjectId;
@@ -46,8 +47,9 @@ fn run_script(t: &mut Target) -> (Vec<Models>, Option<Models>) {
                 let data = vec![byte; 9000];
                 model.write(offset, &data);
                 t.drive.run(|_| async move {
-                    let (prepared, ()) =
-                        objects.prepare_write(id, offset, vec![Bytes::from(data)], &at_any_time).await?;
+                    let (prepared, ()) = objects
+                        .prepare_write(id, offset, vec![Bytes::from(data)], WriteTo::Cache, &at_any_time)
+                        .await?;
                     commit(&objects, prepared, stamp(0)).await.map(drop)
                 })
             }

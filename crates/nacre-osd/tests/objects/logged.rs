@@ -1,6 +1,7 @@
 //! Bytes of small syncs: they are in the log, and for a moment nowhere else.
 
 use crate::support::*;
+use nacre_node::WriteTo;
 use nacre_node::{FileKind, Rng, StoreError};
 use nacre_osd::table;
 use nacre_testkit::{CrashDevice, Fault, FaultOp};
@@ -222,7 +223,8 @@ fn an_overwrite_that_was_under_way_undoes_no_sync_of_the_file() {
         t.drive.drive.shuffle = Some(Rng::new(seed));
         t.sync(object(1)).expect("syncs the file");
         t.run(|o| async move {
-            let under_way = o.prepare_write(object(1), 0, vec![vec![3; 4096].into()], &at_any_time).await;
+            let under_way =
+                o.prepare_write(object(1), 0, vec![vec![3; 4096].into()], WriteTo::Cache, &at_any_time).await;
             core::mem::forget(under_way.expect("prepares"));
         });
         let mut t = t.power_loss(&mut Rng::new(seed));

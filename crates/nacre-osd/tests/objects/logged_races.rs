@@ -3,6 +3,7 @@
 use crate::support::*;
 use bytes::Bytes;
 use nacre_node::Rng;
+use nacre_node::WriteTo;
 use nacre_osd::{OsdError, table};
 use nacre_testkit::CrashDevice;
 use nacre_types::{ObjectId, Transno};
@@ -74,7 +75,7 @@ async fn change(
     let mut prepared = match &change {
         Change::Write(offset, data) => {
             let data = vec![Bytes::from(data.clone())];
-            t.prepare_write::<(), OsdError>(id, *offset, data, &at_any_time).await?.0
+            t.prepare_write::<(), OsdError>(id, *offset, data, WriteTo::Cache, &at_any_time).await?.0
         }
         Change::Truncate(size) => t.prepare_truncate(id, *size).await?,
     };
@@ -227,7 +228,9 @@ fn a_write_that_was_under_way_when_the_process_was_killed_takes_no_other_away() 
     t.sync(object(1)).expect("syncs");
     t.write(object(1), 0, vec![2; 1000]).expect("writes");
     t.run(|o| async move {
-        let under_way = o.prepare_write(object(1), 100, vec![Bytes::from(vec![3; 100])], &at_any_time).await;
+        let under_way = o
+            .prepare_write(object(1), 100, vec![Bytes::from(vec![3; 100])], WriteTo::Cache, &at_any_time)
+            .await;
         core::mem::forget(under_way.expect("prepares"));
     });
     let mut t = t.kill();

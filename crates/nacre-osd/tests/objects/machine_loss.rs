@@ -3,6 +3,7 @@
 use crate::support::*;
 use bytes::Bytes;
 use nacre_node::Rng;
+use nacre_node::WriteTo;
 use nacre_testkit::CrashDevice;
 use nacre_types::Extent;
 
@@ -108,8 +109,9 @@ fn bytes_of_a_write_that_a_kill_has_cut_off_do_not_come_back_with_a_lost_machine
         t.write(object(1), 0, vec![1; 700]).expect("writes");
         t.settle();
         t.run(|o| async move {
-            let cut_off =
-                o.prepare_write(object(1), 700, vec![Bytes::from(vec![2; 2300])], &at_any_time).await;
+            let cut_off = o
+                .prepare_write(object(1), 700, vec![Bytes::from(vec![2; 2300])], WriteTo::Cache, &at_any_time)
+                .await;
             core::mem::forget(cut_off.expect("prepares"));
         });
         let mut t = t.kill();

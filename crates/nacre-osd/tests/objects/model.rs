@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use nacre_node::Rng;
+use nacre_node::{Rng, WriteTo};
 use nacre_osd::object_rows::{BlockRow, block_key, region_of_key};
 use nacre_osd::{BLOCK_BYTES, table};
 use nacre_testkit::CrashDevice;
@@ -150,10 +150,16 @@ fn concurrent_writers_of_one_object_end_in_the_order_of_their_transnos() {
                     let mut prepared = if is_cut {
                         o.prepare_truncate(id, offset).await.expect("prepares")
                     } else {
-                        o.prepare_write(id, offset, vec![Bytes::from(bytes.clone())], &at_any_time)
-                            .await
-                            .expect("prepares")
-                            .0
+                        o.prepare_write(
+                            id,
+                            offset,
+                            vec![Bytes::from(bytes.clone())],
+                            WriteTo::Cache,
+                            &at_any_time,
+                        )
+                        .await
+                        .expect("prepares")
+                        .0
                     };
                     if gives_up && is_cut {
                         return;

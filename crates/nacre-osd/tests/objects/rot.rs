@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use nacre_node::{FileId, Rng, StoreOp};
+use nacre_node::{FileId, Rng, StoreOp, WriteTo};
 use nacre_osd::{BLOCK_BYTES, OsdError};
 use nacre_testkit::CrashDevice;
 use nacre_types::Extent;
@@ -96,7 +96,13 @@ fn no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage() {
                 let place = if rng.below(2) == 0 { place / 4096 * 4096 } else { place };
                 let bytes = vec![(2 + round * 8 + i) as u8; n as usize];
                 t.drive.start(move |osd| async move {
-                    let write = o.prepare_write(object(1), place, vec![Bytes::from(bytes)], &at_any_time);
+                    let write = o.prepare_write(
+                        object(1),
+                        place,
+                        vec![Bytes::from(bytes)],
+                        WriteTo::Cache,
+                        &at_any_time,
+                    );
                     let Ok((mut prepared, ())) = write.await else { return };
                     // Others come and go between the bytes and the rows.
                     for _ in 0..3 {
@@ -110,8 +116,15 @@ fn no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage() {
             // Another object moves the stable point meanwhile.
             let o = t.objects.clone();
             t.drive.start(move |osd| async move {
-                let Ok((mut prepared, ())) =
-                    o.prepare_write(object(2), 0, vec![Bytes::from(vec![7; 100])], &at_any_time).await
+                let Ok((mut prepared, ())) = o
+                    .prepare_write(
+                        object(2),
+                        0,
+                        vec![Bytes::from(vec![7; 100])],
+                        WriteTo::Cache,
+                        &at_any_time,
+                    )
+                    .await
                 else {
                     return;
                 };
@@ -164,8 +177,13 @@ fn no_loss_of_a_machine_after_bytes_were_removed_and_written_is_taken_for_damage
                     Err(error) => Err(error),
                 },
             };
-            let write =
-                o.prepare_write(object(1), from + 5000, vec![Bytes::from(vec![2; 50_000])], &at_any_time);
+            let write = o.prepare_write(
+                object(1),
+                from + 5000,
+                vec![Bytes::from(vec![2; 50_000])],
+                WriteTo::Cache,
+                &at_any_time,
+            );
             if done.is_ok()
                 && let Ok((prepared, ())) = write.await
             {

@@ -3,7 +3,7 @@
 use crate::damage::damage_both_copies;
 use crate::support::*;
 use bytes::Bytes;
-use nacre_node::{FileId, FileKind, Rng, StoreDone, StoreError, StoreOp};
+use nacre_node::{FileId, FileKind, Rng, StoreDone, StoreError, StoreOp, WriteTo};
 use nacre_osd::{BLOCK_BYTES, Damage, DamageKind, Objects, REGION_BYTES, ScrubState, ScrubStatus, Stamp};
 use nacre_testkit::{CrashDevice, Fault, FaultOp};
 use nacre_types::{Extent, ObjectId};
@@ -148,7 +148,10 @@ async fn change_slowly(o: Rc<Objects>, mut rng: Rng) {
         3 => return drop(o.sync(id).await),
         _ => {
             let data = Bytes::from(vec![rng.below(256) as u8; 1 + rng.below(60_000) as usize]);
-            o.prepare_write(id, offset, vec![data], &at_any_time).await.ok().map(|(prepared, ())| prepared)
+            o.prepare_write(id, offset, vec![data], WriteTo::Cache, &at_any_time)
+                .await
+                .ok()
+                .map(|(prepared, ())| prepared)
         }
     };
     let Some(prepared) = prepared else { return };

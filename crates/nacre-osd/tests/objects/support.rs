@@ -1,7 +1,7 @@
 //! A target on a device that crashes, random changes of its objects, and the model that they are compared with.
 
 use bytes::Bytes;
-use nacre_node::{FileId, Rng, Store, StoreDone, StoreOp};
+use nacre_node::{FileId, Rng, Store, StoreDone, StoreOp, WriteTo};
 use nacre_osd::checksum::block_checksum;
 use nacre_osd::object_rows::{BlockRow, block_key, region_of_key};
 use nacre_osd::{
@@ -106,7 +106,8 @@ impl Target {
         data: Vec<u8>,
     ) -> Result<ObjectRow, OsdError> {
         self.run(move |o| async move {
-            let write = o.prepare_write(object, offset, vec![Bytes::from(data)], &at_any_time);
+            let write =
+                o.prepare_write(object, offset, vec![Bytes::from(data)], WriteTo::Cache, &at_any_time);
             let (prepared, ()) = write.await?;
             commit(&o, prepared, stamp(object.fid.oid.0)).await
         })
@@ -146,7 +147,8 @@ impl Target {
             let stamp = stamp(object.fid.oid.0);
             for part in o.partly_covered(object, range).await? {
                 let zeros = vec![Bytes::from(vec![0; (part.end - part.start) as usize])];
-                let (prepared, ()) = o.prepare_write(object, part.start, zeros, &at_any_time).await?;
+                let (prepared, ()) =
+                    o.prepare_write(object, part.start, zeros, WriteTo::Cache, &at_any_time).await?;
                 commit(&o, prepared, stamp).await?;
             }
             o.zero_blocks(object, range, frees).await?;

@@ -1,7 +1,7 @@
 //! Many objects that are synced in one step.
 
 use crate::support::*;
-use nacre_node::{FileKind, Rng, StoreError};
+use nacre_node::{FileKind, Rng, StoreError, WriteTo};
 use nacre_osd::OsdError;
 use nacre_testkit::{CrashDevice, Fault, FaultOp};
 
@@ -71,7 +71,7 @@ fn a_sync_that_follows_another_one_does_not_wait_for_the_timer_of_commits() {
         let mut times = Vec::new();
         for n in 0..3 {
             let data = vec![bytes::Bytes::from(vec![1; 100_000])];
-            let write = o.prepare_write(object(n), 0, data, &at_any_time);
+            let write = o.prepare_write(object(n), 0, data, WriteTo::Cache, &at_any_time);
             let (prepared, ()) = write.await.expect("prepares");
             commit(&o, prepared, stamp(n)).await.expect("writes");
             let began = o.osd().ctx().now();

@@ -46,6 +46,8 @@ pub struct Ost {
     uncommitted: UncommittedBytes,
     /// An object is synced when a client cancels a lock under which it may have written.
     sync_on_cancel: Cell<bool>,
+    /// Written bytes of all clients go to the cache of the store.
+    writethrough_cache: Cell<bool>,
     scrub_rate_mb: Cell<u64>,
     bulk_sizes: RefCell<BulkSizes>,
     registration: Option<Rc<Registration>>,
@@ -89,6 +91,7 @@ impl Service for Ost {
             uncommitted: UncommittedBytes::new(core, &store),
             store,
             sync_on_cancel: Cell::new(OstParam::SyncOnCancel.row().default_switch()),
+            writethrough_cache: Cell::new(OstParam::WritethroughCacheEnable.row().default_switch()),
             scrub_rate_mb: Cell::default(),
             bulk_sizes: RefCell::new(BulkSizes::new(core.ctx.wall())),
             registration: Registration::start(core),

@@ -31,6 +31,9 @@ impl Ost {
             OstParam::SyncOnCancel => {
                 Arm::switch(self.sync_on_cancel.get(), |on| self.sync_on_cancel.set(on))
             }
+            OstParam::WritethroughCacheEnable => {
+                Arm::switch(self.writethrough_cache.get(), |on| self.writethrough_cache.set(on))
+            }
             OstParam::Scrub => Arm::word(scrub::render(&self.store), |word| {
                 scrub::request(&self.store, word);
                 Ok(())

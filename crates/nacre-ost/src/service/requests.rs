@@ -9,6 +9,7 @@ use crate::service::bulk_sizes::Bulk;
 use crate::store::{By, FREE_TIMEOUT, OWN_CREDITS};
 use alloc::vec::Vec;
 use nacre_dlm::policy::Mode;
+use nacre_node::WriteTo;
 use nacre_osd::{Pins, Stamp};
 use nacre_target::{Reply, Request};
 use nacre_types::{Errno, Extent, Failure, LockCookie, ObjectId, Transno};
@@ -85,6 +86,13 @@ impl Ost {
         Ok(guard)
     }
 
+    /// A client in the process of the target waits for each write, so the cache is faster for it. Others send write-back,
+    /// several requests at a time.
+    fn write_to(&self, request: &Request) -> WriteTo {
+        let caches = self.writethrough_cache.get() || self.core.is_local(request.export);
+        if caches { WriteTo::Cache } else { WriteTo::PastCache }
+    }
+
     async fn write(&self, request: &Request) -> Result<Reply, Failure> {
         let args: Write = request.args()?;
         let len = request.bulk.iter().map(|b| b.len() as u64).sum();
@@ -99,7 +107,8 @@ impl Ost {
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
         let data = request.bulk.clone();
         self.uncommitted.wait(request, args.object, extent).await;
-        let (transno, state) = self.store.write(request, args.object, stamp, args.offset, data).await?;
+        let to = self.write_to(request);
+        let (transno, state) = self.store.write(request, args.object, stamp, args.offset, data, to).await?;
         self.uncommitted.record(request, args.object, extent, transno);
         self.count_bulk(Bulk::Write, len);
         Ok(Reply::of(&WriteReply { state }).with_transno(transno))

@@ -239,6 +239,9 @@ groups! {
         Tombstones: Row::gauge("tombstones", "objects", "Destroyed objects that refuse late writes.");
         SyncOnCancel: Row::switch("sync_on_cancel", false, "1: when a client cancels a lock for writing, a sync of its \
             writes under the lock starts; no request waits for the sync. 0: they are synced with others.");
+        WritethroughCacheEnable: Row::switch("writethrough_cache_enable", false, "1: bytes that clients write stay in the \
+            page cache of the store. 0: requests of 1 MiB and more of clients in other processes go past it, on devices that \
+            take more than 400 MiB/s.");
         Scrub: Row::work("scrub", &["start", "stop"], "Compares every written block of all objects with its checksum, in the \
             background. Shown are the state, times in seconds since 1970, the progress towards the objects and bytes in \
             use, regions whose check after a crash has not ended, and the damaged places of the latest pass. A new pass, and \

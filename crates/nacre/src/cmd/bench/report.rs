@@ -69,7 +69,8 @@ pub(super) struct Report<O> {
 }
 
 /// Measures each row in all directories, then the next row, round by round: `start` prepares a directory for a round, and
-/// `run` measures one row there.
+/// `run` measures one row there. Every other round takes the directories in reverse: the first one works beside what the
+/// last round has left to do, and it gets the memory that was used last.
 pub(super) fn measure<P, O>(
     (dirs, unit, options): (&[PathBuf], Unit, O),
     names: &[&'static str],
@@ -83,7 +84,11 @@ pub(super) fn measure<P, O>(
     for round in 0..rounds {
         let mut places = dirs.iter().map(|dir| start(dir, round)).collect::<Result<Vec<_>>>()?;
         for (at, row) in figures.iter_mut().enumerate() {
-            for (place, of_place) in places.iter_mut().zip(row) {
+            let mut order: Vec<_> = places.iter_mut().zip(row).collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for (place, of_place) in order {
                 of_place.push(run(place, at)?);
             }
             bar.inc(1);

@@ -30,21 +30,29 @@ fn reopen(fd: BorrowedFd<'_>, access: OFlags) -> Result<OwnedFd, Errno> {
     retry(|| rustix::fs::open(&*path, access | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()))
 }
 
-/// Writes everything. `false`: the file system has no such writes, and nothing was written. For data as [`may_write`]
-/// accepts it.
+/// How a write past the cache ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Past {
+    Written,
+    /// The bytes must go through the cache: the file could not be opened once more.
+    NotNow,
+    /// The same: the file system has no such writes.
+    Never,
+}
+
+/// Writes everything, if the file system can. For data as [`may_write`] accepts it.
 ///
 /// # Errors
 /// Those of pwritev(2).
-pub(crate) fn write_past_cache(fd: BorrowedFd<'_>, offset: u64, data: &[Bytes]) -> Result<bool, Errno> {
-    let direct = match reopen(fd, OFlags::WRONLY) {
-        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOENT | Errno::MFILE | Errno::NFILE) => {
-            return Ok(false);
-        }
-        opened => opened?,
+pub(crate) fn write_past_cache(fd: BorrowedFd<'_>, offset: u64, data: &[Bytes]) -> Result<Past, Errno> {
+    let written = match reopen(fd, OFlags::WRONLY) {
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Past::Never),
+        Err(_) => return Ok(Past::NotNow),
+        Ok(direct) => write_all(direct.as_fd(), offset, data),
     };
-    match write_all(direct.as_fd(), offset, data) {
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(false),
-        written => written.map(|()| true),
+    match written {
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Past::Never),
+        written => written.map(|()| Past::Written),
     }
 }
 

@@ -7,7 +7,7 @@
 use crate::blob::Piece;
 use crate::cache::{Cache, Key, Open};
 use crate::device;
-use crate::direct::{may_write, write_past_cache};
+use crate::direct::{Past, may_write, write_past_cache};
 use crate::dirs::{Dirs, OPEN_DIR, names};
 use crate::inodes::{Inodes, free_for_blobs};
 use crate::open::{Lock, exists, remove, remove_chunks};
@@ -510,10 +510,10 @@ impl FsStore {
         let written = write_past_cache(open.fd(), offset, data);
         open.past_cache().fetch_sub(1, Ordering::Relaxed);
         self.pace.end(bytes, Instant::now());
-        if written == Ok(false) {
+        if written == Ok(Past::Never) {
             self.pace.never();
         }
-        written
+        written.map(|past| past == Past::Written)
     }
 
     fn read_file(&self, file: FileId, offset: u64, len: u32) -> Result<Bytes, StoreError> {

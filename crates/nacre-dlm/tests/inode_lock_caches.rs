@@ -339,3 +339,20 @@ fn the_locks_that_were_not_used_are_cancelled_first_and_busy_ones_never() {
     assert_eq!(locks.cancel_surplus(|_| true).len(), 0);
     assert_eq!(locks.cancel_surplus(|_| false).len(), 64);
 }
+
+#[test]
+fn a_large_table_returns_many_locks_at_a_time() {
+    const LIMIT: usize = 1000;
+    let mut locks = GrantedInodeLocks::new(LIMIT, SeededHash::new(1));
+    let (epoch, update) = (ConnEpoch::default(), InodeBits::UPDATE);
+    let (mut returns, mut returned) = (0, 0);
+    for n in 0..20_000 {
+        locks.granted(epoch, fid(n), grant(update, n + 1));
+        assert!(locks.covers(Some(epoch), fid(n), PR, update));
+        let cancels = locks.cancel_surplus(|_| false).len();
+        returned += cancels;
+        returns += usize::from(cancels > 0);
+        assert!(locks.len() <= LIMIT + 64 && (n < 2000 || locks.len() >= LIMIT - 32), "{}", locks.len());
+    }
+    assert!(returned >= 18_900 && returns <= returned / 50, "{returned} locks in {returns} requests");
+}

@@ -20,8 +20,10 @@ const FILES_PER_DIR: u64 = 1000;
 /// The bars of issue 3.
 const RATIO_MAX: f64 = 1.2;
 const RESTART_MAX: Duration = Duration::from_secs(5);
-/// Memory of a process beside rows: code, buffers, indexes of runs, free memory of the allocator.
+/// Memory of a process beside rows and names: code, buffers, indexes of runs, free memory of the allocator.
 const BESIDE_ROWS_BYTES: u64 = 128 << 20;
+/// A name that the mount has cached; it keeps up to two million.
+const NAME_BYTES: u64 = 200;
 
 /// Makes files one after the other, all in one directory or 1000 in each.
 struct Tree {
@@ -121,7 +123,7 @@ fn shape(many: bool, files: u64, rounds: u32) -> Result<()> {
         ratios.get(ratios.len() / 2).unwrap_or(&0.0),
     );
     let (used, bound) = memory(&large, pid)?;
-    println!("  memory: at most {} MiB; rows may take {} MiB", used >> 20, bound >> 20);
+    println!("  memory: at most {} MiB; rows and names may take {} MiB", used >> 20, bound >> 20);
     let restart = restart(&mut large, &tree.path(tree.made - 1))?;
     println!("  kill -9, until a file is seen again: {:.2} s", restart.as_secs_f64());
     large.down()?;
@@ -131,7 +133,7 @@ fn shape(many: bool, files: u64, rounds: u32) -> Result<()> {
     Ok(())
 }
 
-/// The most that the process has taken, and what its MDT may hold in memory.
+/// The most that the process has taken, and what rows of its MDT and names of its mount may take.
 fn memory(system: &System, pid: u32) -> Result<(u64, u64)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let used = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).context("no VmHWM")?;
@@ -140,7 +142,8 @@ fn memory(system: &System, pid: u32) -> Result<(u64, u64)> {
     println!("  {}", storage.trim().replace('\n', ", "));
     let bounds = storage.lines().filter(|l| l.starts_with("clean_bytes") || l.starts_with("dirty_bytes"));
     let bounds = bounds.filter_map(|l| l.rsplit_once(" of ")).map(|(_, n)| n.parse::<u64>());
-    Ok((used << 10, bounds.sum::<Result<u64, _>>()?))
+    let names = output(system.nacre().args(["lctl", "get_param", "-n", "ldlm.namespaces.*.names"]))?;
+    Ok((used << 10, bounds.sum::<Result<u64, _>>()? + names.trim().parse::<u64>()? * NAME_BYTES))
 }
 
 fn restart(system: &mut System, file: &Path) -> Result<Duration> {

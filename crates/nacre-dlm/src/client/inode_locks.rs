@@ -200,11 +200,15 @@ impl GrantedInodeLocks {
         Some(InodeCancel { fid, bits, number })
     }
     /// Drops locks beyond the limit, at most [`CANCELS_MAX`] and those first that were not used for the longest time. Locks
-    /// on inodes that are busy stay.
+    /// on inodes that are busy stay. A large table swings around its limit, so that one request returns many locks.
     pub fn cancel_surplus(&mut self, is_busy: impl Fn(Fid) -> bool) -> Vec<InodeCancel> {
         let mut cancels = Vec::new();
+        let swing = (self.limit / 16).min(CANCELS_MAX / 2);
+        if self.locks.len() <= self.limit + swing {
+            return cancels;
+        }
         for _ in 0..ROTATIONS_MAX {
-            if self.locks.len() <= self.limit || cancels.len() >= CANCELS_MAX {
+            if self.locks.len() <= self.limit - swing || cancels.len() >= CANCELS_MAX {
                 break;
             }
             let Some((_, fid)) = self.order.pop_first() else { break };

@@ -6,6 +6,7 @@ reply; a lock that another client wants. With MOUNT, a mount of the same file sy
 
 import os
 import sys
+import time
 
 from client import Client, Failed, written, component_of
 from page import Page
@@ -38,13 +39,26 @@ def unlink(client, name):
     )
 
 
+def create_striped(client, name, stripe_count):
+    """The MDT of a new file system may not have connected to every OST yet: a file gets the stripes that there are."""
+    for _ in range(200):
+        create = client.create_request(ROOT, name, stripe_count, 64 << 10)
+        created = client.mdt.call("Create", create)
+        stripes = len(component_of(created["entry"])["stripes"])
+        if stripes == stripe_count:
+            return create, created
+        close = dict(fid=create["fid"], handle=create["open"]["handle"], dirty=False, written=None, atime=None, data=None)
+        client.mdt.call("Close", close)
+        unlink(client, name)
+        time.sleep(0.1)
+    raise AssertionError(f"{stripes} stripes instead of {stripe_count}")
+
+
 def one_file(client, mount, name, data, stripe_count):
     """Create, write, read, close, getattr, unlink."""
-    create = client.create_request(ROOT, name, stripe_count, 64 << 10)
-    created = client.mdt.call("Create", create)
+    create, created = create_striped(client, name, stripe_count)
     entry = created["entry"]
     assert created["created"] and entry["attr"]["fid"] == create["fid"]
-    assert len(component_of(entry)["stripes"]) == stripe_count
 
     states = client.write(entry, 0, data)
     assert client.read(entry, 0, len(data)) == data

@@ -12,8 +12,8 @@ const BUFFER_BYTES: usize = crate::device::MAX_WRITE_BYTES as usize + (64 << 10)
 /// A request of this length stays in the buffer that it was read into. A shorter one is copied into memory of its own
 /// length: a copy costs less than a tenth of what the rest of a write costs.
 const LEND_MIN_BYTES: usize = BUFFER_BYTES / 8 * 7;
-/// Free buffers that are kept: as many as write-back has in flight. Fresh memory costs a tenth of the mount's CPU for a write.
-const FREE_MAX: usize = 32;
+/// Free buffers that are kept.
+const FREE_MAX: usize = 8;
 
 /// Read buffers that are not in use.
 #[derive(Debug, Default)]

@@ -1,115 +1,107 @@
-//! A table by name, ordered by hashes: a search compares numbers, and names only at its end.
+//! A table by name: a hash table that is split into many when it becomes large.
 //!
-//! It is a tree and not a hash table, because a directory may have millions of names, and a hash table moves all of them
-//! at once when it grows. Names with the same hash form a list, which with a secret seed has one element.
+//! A directory may have millions of names, and a hash table moves all of its elements when it grows: with the parts, each
+//! step of growth moves a few thousand. Each element has its hash beside it, so that growth does not read the names.
 
-use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
-use alloc::collections::btree_map::Entry;
+use alloc::vec::Vec;
 use bytes::Bytes;
+use hashbrown::HashTable;
 use nacre_types::SeededHash;
+
+/// Names at which the table is split into parts.
+const SPLIT: usize = if cfg!(test) { 16 } else { 4096 };
+/// Parts of a split table, a power of two. Two million names are about 8000 in each.
+const PARTS: usize = 256;
 
 #[derive(Debug)]
 struct Slot<T> {
+    hash: u64,
     name: Bytes,
     value: T,
-    /// Further names with this hash.
-    same_hash: Option<Box<Slot<T>>>,
 }
 
 /// The table.
 #[derive(Debug)]
 pub(super) struct NameTable<T> {
     hash: SeededHash,
-    slots: BTreeMap<u64, Slot<T>>,
+    /// None while the table is new, then one, then [`PARTS`].
+    parts: Vec<HashTable<Slot<T>>>,
 }
 
 impl<T> NameTable<T> {
     pub(super) fn new(hash: SeededHash) -> Self {
-        Self { hash, slots: BTreeMap::new() }
+        Self { hash, parts: Vec::new() }
     }
-    fn place(&self, name: &[u8]) -> u64 {
+    /// The hash of a name, and the part in which the name is. The tables themselves use the other bits of the hash.
+    fn place(&self, name: &[u8]) -> (u64, usize) {
         /// In tests of this crate most names have the same hash as others.
-        const USED: u64 = if cfg!(test) { 3 } else { u64::MAX };
-        self.hash.of_bytes(name) & USED
+        const USED: u64 = if cfg!(test) { 1 << 32 | 3 } else { u64::MAX };
+        let hash = self.hash.of_bytes(name) & USED;
+        (hash, part_of(hash, self.parts.len()))
     }
     pub(super) fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.parts.iter().all(HashTable::is_empty)
     }
     pub(super) fn get(&self, name: &[u8]) -> Option<&T> {
         self.get_key_value(name).map(|(_, value)| value)
     }
     pub(super) fn get_key_value(&self, name: &[u8]) -> Option<(&Bytes, &T)> {
-        let mut at = self.slots.get(&self.place(name));
-        while let Some(slot) = at {
-            if slot.name == name {
-                return Some((&slot.name, &slot.value));
-            }
-            at = slot.same_hash.as_deref();
-        }
-        None
+        let (hash, part) = self.place(name);
+        let slot = self.parts.get(part)?.find(hash, |slot| slot.name == name)?;
+        Some((&slot.name, &slot.value))
     }
     pub(super) fn get_mut(&mut self, name: &[u8]) -> Option<&mut T> {
-        let mut at = self.slots.get_mut(&self.place(name));
-        while let Some(slot) = at {
-            if slot.name == name {
-                return Some(&mut slot.value);
-            }
-            at = slot.same_hash.as_deref_mut();
-        }
-        None
+        let (hash, part) = self.place(name);
+        let slot = self.parts.get_mut(part)?.find_mut(hash, |slot| slot.name == name)?;
+        Some(&mut slot.value)
     }
     /// Adds a name that is not in the table.
     pub(super) fn insert(&mut self, name: Bytes, value: T) {
-        match self.slots.entry(self.place(&name)) {
-            Entry::Vacant(vacant) => drop(vacant.insert(Slot { name, value, same_hash: None })),
-            Entry::Occupied(occupied) => {
-                let first = occupied.into_mut();
-                let same_hash = first.same_hash.take();
-                first.same_hash = Some(Box::new(Slot { name, value, same_hash }));
+        match &mut *self.parts {
+            [] => self.parts.push(HashTable::new()),
+            [whole] if whole.len() >= SPLIT => {
+                let whole = core::mem::take(whole);
+                self.parts.resize_with(PARTS, HashTable::new);
+                whole.into_iter().for_each(|slot| self.insert_slot(slot));
             }
+            _ => {}
+        }
+        let (hash, _) = self.place(&name);
+        self.insert_slot(Slot { hash, name, value });
+    }
+    fn insert_slot(&mut self, slot: Slot<T>) {
+        let part = part_of(slot.hash, self.parts.len());
+        if let Some(part) = self.parts.get_mut(part) {
+            part.insert_unique(slot.hash, slot, |slot| slot.hash);
         }
     }
     pub(super) fn remove(&mut self, name: &[u8]) -> Option<T> {
-        let Entry::Occupied(mut occupied) = self.slots.entry(self.place(name)) else { return None };
-        if occupied.get().name != name {
-            return remove_behind(&mut occupied.get_mut().same_hash, name);
+        let (hash, part) = self.place(name);
+        let part = self.parts.get_mut(part)?;
+        let entry = part.find_entry(hash, |slot| slot.name == name).ok()?;
+        let (gone, _) = entry.remove();
+        if part.len() < part.capacity() / 8 {
+            part.shrink_to(part.len() * 2, |slot| slot.hash);
         }
-        let gone = match occupied.get_mut().same_hash.take() {
-            None => occupied.remove(),
-            Some(next) => core::mem::replace(occupied.get_mut(), *next),
-        };
         Some(gone.value)
     }
     /// In no order that means anything.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Bytes, &T)> {
-        let same_hash =
-            |slot| core::iter::successors(Some(slot), |slot: &&Slot<T>| slot.same_hash.as_deref());
-        self.slots.values().flat_map(same_hash).map(|slot| (&slot.name, &slot.value))
+        self.parts.iter().flatten().map(|slot| (&slot.name, &slot.value))
     }
     pub(super) fn for_each_mut(&mut self, mut f: impl FnMut(&Bytes, &mut T)) {
-        for first in self.slots.values_mut() {
-            let mut at = Some(first);
-            while let Some(slot) = at {
-                f(&slot.name, &mut slot.value);
-                at = slot.same_hash.as_deref_mut();
-            }
-        }
+        self.parts.iter_mut().flatten().for_each(|slot| f(&slot.name, &mut slot.value));
     }
 }
 
-fn remove_behind<T>(mut at: &mut Option<Box<Slot<T>>>, name: &[u8]) -> Option<T> {
-    while at.as_ref().is_some_and(|slot| slot.name != name) {
-        at = &mut at.as_mut()?.same_hash;
-    }
-    let Slot { value, same_hash, .. } = *at.take()?;
-    *at = same_hash;
-    Some(value)
+fn part_of(hash: u64, parts: usize) -> usize {
+    (hash >> 32) as usize & parts.wrapping_sub(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::BTreeMap;
     use alloc::vec::Vec;
     use nacre_node::Rng;
 
@@ -131,7 +123,8 @@ mod tests {
             assert_eq!(table.get_key_value(&name), model.get_key_value(&name));
             assert_eq!(table.is_empty(), model.is_empty());
         }
-        assert!(table.slots.len() <= 4 && model.len() > 4, "lists were searched");
+        assert!(table.parts.len() == PARTS, "the table was split");
+        assert!(table.parts[1].len() > 4, "names with the same hash were in one part");
         table.for_each_mut(|_, value| *value += 1);
         let mut all: Vec<_> = table.iter().map(|(name, value)| (name.clone(), value - 1)).collect();
         all.sort();

@@ -5,6 +5,8 @@
 //! error, not a fault. The kernel uses its native byte order; this crate builds for little-endian machines only. Not
 //! here: what a request means (`handlers`), how its bytes arrive (`device.rs`).
 
+use bytes::BufMut;
+
 #[cfg(not(target_endian = "little"))]
 compile_error!("the FUSE layer reads the kernel's structures as little-endian");
 
@@ -22,7 +24,8 @@ pub struct Short;
 pub trait Field: Sized {
     const BYTES: usize;
     fn take(from: &mut &[u8]) -> Result<Self, Short>;
-    fn put(&self, out: &mut Vec<u8>);
+    /// Into a vector, or into memory that has room for it.
+    fn put(&self, out: &mut impl BufMut);
 }
 macro_rules! number_field {
     ($($t:ty),*) => {$(
@@ -35,8 +38,8 @@ macro_rules! number_field {
                 Ok(<$t>::from_le_bytes(*head))
             }
             #[inline]
-            fn put(&self, out: &mut Vec<u8>) {
-                out.extend_from_slice(&self.to_le_bytes());
+            fn put(&self, out: &mut impl BufMut) {
+                out.put_slice(&self.to_le_bytes());
             }
         }
     )*};
@@ -55,7 +58,7 @@ macro_rules! abi {
                 $(let $f = <$t as Field>::take(from)?;)*
                 Ok(Self { $($f),* })
             }
-            fn put(&self, out: &mut Vec<u8>) {
+            fn put(&self, out: &mut impl BufMut) {
                 $(self.$f.put(out);)*
             }
         }

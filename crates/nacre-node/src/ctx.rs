@@ -276,6 +276,10 @@ impl Ctx {
         }
         core::mem::replace(effects, Vec::with_capacity(VISIT_EFFECTS))
     }
+    /// The same, in exchange for an empty list, so that its memory is used again.
+    pub fn swap_effects(&self, empty: &mut Vec<Effect>) {
+        core::mem::swap(&mut *self.effects.borrow_mut(), empty);
+    }
     /// The time of the next [`crate::Event::Timer`] for the island.
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.borrow().first_key_value().map(|(key, _)| key.0)

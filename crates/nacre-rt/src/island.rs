@@ -112,12 +112,17 @@ impl<L> Confined<L> {
     }
 }
 
+/// Room that the list of an island's effects keeps; a visit rarely has more of them.
+const EFFECTS_KEPT: usize = 64;
+
 /// The state inside the entry lock.
 struct Inside {
     /// `None`: dead.
     logic: Option<Box<dyn Logic>>,
     conns: BTreeMap<ConnId, Arc<Conn>>,
     log_ops: Vec<StoreOp>,
+    /// Without elements between visits; kept for its memory.
+    effects: Vec<Effect>,
 }
 
 /// The shared part of an island. The parts that other files use directly never change, or guard their own state.
@@ -171,7 +176,12 @@ impl IslandRef {
                 // Times that start while the island is built (a connection, a lease) start now.
                 let ctx = Ctx::with_key(clock::random(), clock::secret());
                 ctx.set_time(clock::now(), clock::wall());
-                Inside { logic: Some(make(&ctx)), conns: BTreeMap::new(), log_ops: Vec::new() }
+                Inside {
+                    logic: Some(make(&ctx)),
+                    conns: BTreeMap::new(),
+                    log_ops: Vec::new(),
+                    effects: Vec::new(),
+                }
             }),
             host,
             store,
@@ -259,7 +269,7 @@ impl IslandRef {
         event: Event,
         now: nacre_types::Instant,
     ) {
-        let Inside { logic: slot, conns, log_ops } = inside;
+        let Inside { logic: slot, conns, log_ops, effects } = inside;
         let Some(logic) = slot.as_mut() else {
             if let Some(conn) = accepted {
                 close(&conn, format!("{} has just ended", self.0.name));
@@ -295,9 +305,11 @@ impl IslandRef {
             logic.log_failed(&error);
             return self.die(inside, EndReason::Fatal(format!("log of {}: {error}", self.0.name)));
         }
-        let effects = logic.ctx().take_effects();
+        logic.ctx().swap_effects(effects);
         self.set_deadline(logic.ctx().deadline());
-        if let Some(reason) = self.sort(conns, effects) {
+        let end = self.sort(conns, effects);
+        effects.shrink_to(EFFECTS_KEPT);
+        if let Some(reason) = end {
             self.die(inside, reason);
         }
     }
@@ -313,9 +325,9 @@ impl IslandRef {
     }
 
     /// Moves frames into their outboxes, and all other effects onto this thread's queue. `Some`: the island ends.
-    fn sort(&self, conns: &mut BTreeMap<ConnId, Arc<Conn>>, effects: Vec<Effect>) -> Option<EndReason> {
+    fn sort(&self, conns: &mut BTreeMap<ConnId, Arc<Conn>>, effects: &mut Vec<Effect>) -> Option<EndReason> {
         let mut drained: Option<ConnId> = None;
-        for effect in effects {
+        for effect in effects.drain(..) {
             match effect {
                 Effect::Send { conn, frame } => {
                     // The connection has just been lost: the frame counts as lost in transit.

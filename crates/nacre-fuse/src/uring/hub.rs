@@ -97,8 +97,9 @@ impl Hub {
         let mut count = [0; 8];
         let _spurious = rustix::io::read(&self.wake, &mut count);
     }
-    pub(super) fn take_posts(&self) -> Vec<Post> {
-        std::mem::take(&mut *self.lock())
+    /// Exchanges the messages for an empty list.
+    pub(super) fn take_posts(&self, posts: &mut Vec<Post>) {
+        std::mem::swap(&mut *self.lock(), posts);
     }
 }
 

@@ -23,6 +23,7 @@ use crate::buffers::BufferPool;
 use crate::caller;
 use crate::device::Channel;
 use crate::front::FuseSource;
+use crate::gate::Terms;
 use crate::request::FuseRequest;
 use bytes::Bytes;
 use nacre_node::Event;
@@ -41,8 +42,9 @@ const SLOTS_AT_FIRST: usize = 8;
 const SLOTS_MAX: usize = 4096;
 /// Slots that waiting locks must leave.
 const SLOTS_RESERVED: usize = 64;
-/// Slots whose buffer may stay in memory after a large request.
-const WARM_SLOTS: u32 = 16;
+/// Slots whose buffers may stay in memory after large requests. The kernel prefers the slot that was committed last, so a
+/// stream finds its buffer in memory again.
+const WARM_MAX: usize = 16;
 /// Unlike any number that the kernel gives to a request.
 const KICK: u64 = 1 << 62;
 
@@ -118,6 +120,9 @@ impl Server for RingServer {
             requests: Vec::new(),
             kicked: BTreeSet::new(),
             next_kick: KICK,
+            posts: Vec::new(),
+            written: Vec::new(),
+            warm: 0,
             cpu: self.queues.first().copied(),
             idle_poll: node.idle_poll(),
         };
@@ -161,6 +166,11 @@ struct Turns<'a> {
     /// Slots that were committed after a kick in this turn.
     kicked: BTreeSet<u32>,
     next_kick: u64,
+    /// Without elements between turns; kept for their memory.
+    posts: Vec<Post>,
+    written: Vec<Box<Terms>>,
+    /// Slots whose buffers may be in memory.
+    warm: usize,
     /// This thread's CPU.
     cpu: Option<u16>,
     idle_poll: IdlePoll,
@@ -292,6 +302,7 @@ impl Turns<'_> {
             matches!(request.opcode, op::SETLKW | op::SETLK | op::READ | op::WRITE | op::FSYNC | op::FLUSH);
         held.file = of_a_file.then_some(request.nodeid);
         let payload_len = entry.payload_sz as usize;
+        self.warm += usize::from(payload_len > 4096 && !held.large);
         held.large |= payload_len > 4096;
         let queue = held.queue;
         if request.opcode == op::NOTIFY_REPLY {
@@ -331,14 +342,15 @@ impl Turns<'_> {
     // ---- replies
 
     fn take_posts(&mut self) -> io::Result<()> {
-        let posts = self.hub.take_posts();
+        let mut posts = std::mem::take(&mut self.posts);
+        self.hub.take_posts(&mut posts);
         let gate = posts.iter().find_map(|post| match post {
             Post::Reply { terms: Some(terms), .. } => Some(terms.gate().clone()),
             _ => None,
         });
         let pass = gate.as_ref().map(|gate| gate.pass());
-        let (mut written, mut waits) = (Vec::new(), Vec::new());
-        for post in posts {
+        let (mut written, mut waits) = (std::mem::take(&mut self.written), Vec::new());
+        for post in posts.drain(..) {
             match post {
                 Post::Reply { slot, commit_id, mut head, bulk, terms } if self.holds(slot, commit_id) => {
                     if let (Some(terms), Some(pass)) = (&terms, &pass) {
@@ -356,8 +368,9 @@ impl Turns<'_> {
             self.ring.enter(None)?;
             drop(pass);
             let now = nacre_rt::now();
-            written.iter().for_each(|terms| terms.check(now));
+            written.drain(..).for_each(|terms| terms.check(now));
         }
+        (self.posts, self.written) = (posts, written);
         // Not inside the gate, and after all replies: a lock that was granted at once has its own by now, so that its caller
         // need not be examined.
         for (slot, commit_id, pid) in waits {
@@ -380,10 +393,12 @@ impl Turns<'_> {
         let commit_id = std::mem::take(&mut held.commit_id);
         let (head, body) = head.split_at_checked(OutHeader::BYTES).unwrap_or_default();
         let len = body.len() + bulk.iter().map(Bytes::len).sum::<usize>();
-        if held.large && len <= 4096 && slot >= WARM_SLOTS {
+        if held.large && len <= 4096 && self.warm > WARM_MAX {
             held.large = false;
+            self.warm -= 1;
             self.ring.slots.release_payload(slot);
         }
+        self.warm += usize::from(len > 4096 && !held.large);
         held.large |= len > 4096;
         let (header, payload) = self.ring.slots.memory(slot);
         if len > PAYLOAD_BYTES {
@@ -498,11 +513,9 @@ fn plain(unique: u64, error: i32) -> Vec<u8> {
 }
 
 fn put_reply(header: &mut [u8; HEADER_BYTES], head: &[u8], commit_id: u64, payload_sz: u32) {
-    let mut entry = Vec::with_capacity(UringEntry::BYTES);
-    UringEntry { commit_id, payload_sz, ..UringEntry::default() }.put(&mut entry);
-    for (at, part) in [(0, head), (ENTRY_AT, &entry)] {
-        if let Some(room) = header.get_mut(at..at + part.len()) {
-            room.copy_from_slice(part);
-        }
+    if let Some(room) = header.get_mut(..head.len()) {
+        room.copy_from_slice(head);
     }
+    let entry = UringEntry { commit_id, payload_sz, ..UringEntry::default() };
+    entry.put(&mut &mut header[ENTRY_AT..]);
 }

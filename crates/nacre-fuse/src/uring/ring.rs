@@ -93,12 +93,9 @@ impl Ring {
     }
 
     fn command(&self, command: u32, queue: u16, slot: u32, commit_id: u64) -> squeue::Entry128 {
-        let mut bytes = Vec::with_capacity(UringCommand::BYTES);
-        UringCommand { flags: 0, commit_id, qid: queue, ..UringCommand::default() }.put(&mut bytes);
         let mut argument = [0; 80];
-        if let Some(room) = argument.get_mut(..bytes.len()) {
-            room.copy_from_slice(&bytes);
-        }
+        let command_of_fuse = UringCommand { commit_id, qid: queue, ..UringCommand::default() };
+        command_of_fuse.put(&mut &mut argument[..]);
         opcode::UringCmd80::new(CONNECTION, command).cmd(argument).build().user_data(u64::from(slot))
     }
 

@@ -66,12 +66,14 @@ struct Directory {
     /// When they were last searched for some that can be dropped.
     searched: Option<Instant>,
     is_complete: bool,
-    /// A listing under way has come to this cookie.
+    /// The names up to this cookie have been listed, and none was added since.
     listed_to: Option<u64>,
+    /// The latest own change that may have added a name.
+    named_at: Transno,
 }
 
 impl Directory {
-    fn new(hash: SeededHash) -> Self {
+    fn new(hash: SeededHash, named_at: Transno) -> Self {
         Self {
             names: NameTable::new(hash),
             placed: BTreeMap::new(),
@@ -80,6 +82,7 @@ impl Directory {
             searched: None,
             is_complete: false,
             listed_to: None,
+            named_at,
         }
     }
     fn remove(&mut self, name: &[u8]) -> Option<NameEntry> {
@@ -133,6 +136,11 @@ impl Directory {
         self.is_complete = false;
         self.listed_to = None;
     }
+    /// An own change may have added a name, whose place in the listing is not known.
+    fn named(&mut self, at: Transno) {
+        self.listed_to = None;
+        self.named_at = self.named_at.max(at);
+    }
 }
 
 /// The known state of a name.
@@ -182,7 +190,8 @@ impl Entries {
     /// The names of a directory, also if none was known so far.
     fn dir_mut(&mut self, dir: Fid) -> &mut Directory {
         let hash = *self.dirs.hasher();
-        self.dirs.entry(dir).or_insert_with(|| Directory::new(hash))
+        let forgotten = self.forgotten;
+        self.dirs.entry(dir).or_insert_with(|| Directory::new(hash, forgotten))
     }
     fn entry(&self, parent: Fid, name: &[u8]) -> Option<&NameEntry> {
         self.dirs.get(&parent)?.names.get(name)
@@ -271,13 +280,20 @@ impl Entries {
         if self.entry(parent, name).is_some_and(|entry| at < entry.changed_at) {
             return None;
         }
-        self.set(parent, name, fid, at, under)
+        let gone = self.set(parent, name, fid, at, under);
+        if fid.is_some()
+            && let Some(dir) = self.dirs.get_mut(&parent)
+        {
+            dir.named(at);
+        }
+        gone
     }
     /// The inode of a name after the own change at a transno is not known.
     pub(super) fn unknown(&mut self, parent: Fid, name: &[u8], at: Transno) -> Option<Gone> {
         self.forgotten = self.forgotten.max(at);
         if let Some(dir) = self.dirs.get_mut(&parent) {
             dir.incomplete();
+            dir.named(at);
         }
         if self.entry(parent, name).is_some_and(|entry| at < entry.changed_at) {
             return None;
@@ -388,13 +404,14 @@ impl Entries {
     pub(super) fn created_dir(&mut self, dir: Fid) {
         self.dir_mut(dir).is_complete = true;
     }
-    /// A page of a listing begins behind a cookie, with UPDATE of the directory granted by its reply.
-    pub(super) fn page_begins(&mut self, dir: Fid, cookie: u64) {
+    /// A page of a listing, from which `seen` is known, begins behind a cookie, with UPDATE of the directory granted by its
+    /// reply.
+    pub(super) fn page_begins(&mut self, dir: Fid, cookie: u64, seen: Transno) {
         if cookie <= name::COOKIE_DOTDOT {
             self.dir_mut(dir).listed_to.get_or_insert(name::COOKIE_DOTDOT);
         }
         if let Some(dir) = self.dirs.get_mut(&dir)
-            && dir.listed_to.is_none_or(|to| to < cookie)
+            && (dir.listed_to.is_none_or(|to| to < cookie) || seen < dir.named_at)
         {
             dir.listed_to = None;
         }

@@ -283,7 +283,7 @@ impl MetadataCache {
         let dir = bits_of(&granted, request.dir);
         let is_kept = dir.contains(InodeBits::UPDATE);
         if is_kept {
-            tables.page_begins(request.dir, request.cookie);
+            tables.page_begins(request.dir, request.cookie, tail.seen);
         }
         for found in &reply.entries {
             let child =

@@ -260,8 +260,8 @@ impl Tables {
         self.inodes.read(entry, seen, bits);
     }
     /// A page of a listing begins after this cookie.
-    pub(super) fn page_begins(&mut self, dir: Fid, cookie: u64) {
-        self.entries.page_begins(dir, cookie);
+    pub(super) fn page_begins(&mut self, dir: Fid, cookie: u64, seen: Transno) {
+        self.entries.page_begins(dir, cookie, seen);
     }
     pub(super) fn page_ends(&mut self, dir: Fid, last: u64, eof: bool) {
         self.entries.page_ends(dir, last, eof);

@@ -339,6 +339,27 @@ fn a_listing_during_which_the_directory_was_changed_by_others_is_not_complete() 
 }
 
 #[test]
+fn a_part_of_a_listing_is_not_served_after_a_name_was_added() {
+    let bed = Bed::new();
+    let make = |name: &'static [u8], nth: u32, at: u64| {
+        bed.changed(bed.changing(&[name]), at, NameEffect::Leads(Some(fid(nth))), Vec::new());
+    };
+    let fids = |nths: &[u32]| nths.iter().map(|nth| fid(*nth)).collect::<Vec<_>>();
+    bed.list(0, true, &[(b"a", 1), (b"c", 3), (b"e", 5)], 5, 100);
+    // The first page has the place of the new name: everything is known, and the last page is never read.
+    make(b"d", 4, 6);
+    bed.list(0, false, &[(b"a", 1), (b"c", 3), (b"d", 4)], 6, 200);
+    assert_eq!(bed.listed(2), Some((fids(&[1, 3, 4, 5]), true)));
+    make(b"b", 2, 7);
+    assert_eq!(bed.listed(2), None, "a later listing has to contain the name");
+    // A page that the MDT has read before the change arrives after the reply to it.
+    bed.list(0, false, &[(b"a", 1), (b"c", 3)], 6, 300);
+    assert_eq!(bed.listed(2), None);
+    bed.list(0, false, &[(b"a", 1), (b"b", 2)], 7, 400);
+    assert_eq!(bed.listed(2), Some((fids(&[1, 2, 3, 4, 5]), true)));
+}
+
+#[test]
 fn a_directory_that_this_mount_has_made_is_empty() {
     let bed = Bed::new();
     let made = entry_of(fid(9), mode::DIR | 0o755, 2);

@@ -168,7 +168,7 @@ struct Turns<'a> {
     next_kick: u64,
     /// Without elements between turns; kept for their memory.
     posts: Vec<Post>,
-    written: Vec<Box<Terms>>,
+    written: Vec<Terms>,
     /// Slots whose buffers may be in memory.
     warm: usize,
     /// This thread's CPU.
@@ -357,7 +357,7 @@ impl Turns<'_> {
                         terms.apply(pass, &mut head, nacre_rt::now());
                     }
                     self.reply(slot, &head, &bulk)?;
-                    written.extend(terms);
+                    written.extend(terms.map(|terms| *terms));
                 }
                 Post::Waits { slot, commit_id, pid } => waits.push((slot, commit_id, pid)),
                 Post::Reply { .. } => {}

@@ -207,6 +207,30 @@ fn no_listing_is_old_after_a_restart_of_the_mdt() {
     }
 }
 
+/// The MDT sends 1024 names at a time. The place of a new name may come with the first page or with a later one.
+#[test]
+fn a_listing_of_several_pages_contains_every_name_that_was_made_before_it() {
+    const NAMES: usize = 2100;
+    let mut c = on_devices(11, 1);
+    let first = c.mounts[0];
+    let counts = run(&mut c, first, async |client| {
+        let dir = mkdir(&client, Fid::ROOT, "dir").await?;
+        for n in 0..NAMES {
+            mkdir(&client, dir, &format!("d{n}")).await?;
+        }
+        let mut counts = Vec::new();
+        for n in 0..24 {
+            let kernel = Kernel::of(&client);
+            let opened = kernel.opendir(&client, dir).await?;
+            counts.push(kernel.list_through(&client, opened, dir, WHOLE).await?.len());
+            client.release(opened.0, None).await?;
+            mkdir(&client, dir, &format!("new{n}")).await?;
+        }
+        Ok::<_, Failure>(counts)
+    });
+    assert_eq!(counts.expect("listed"), (NAMES..NAMES + 24).collect::<Vec<_>>());
+}
+
 /// What has lost both copies of a block of rows fails; names beside it do not.
 #[test]
 fn an_inode_that_cannot_be_read_hides_no_name_of_its_directory() {

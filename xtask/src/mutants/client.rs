@@ -75,6 +75,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "listings", "a_kept_listing_shows_every_change_of_both_mounts"),
     planted(
+        "a part of a listing is served although a name was added",
+        "crates/nacre-client/src/cache/entries.rs",
+        &[("self.listed_to = None;\n        self.named_at", "self.named_at")],
+    )
+    .found_by("nacre-sim", "listings", "a_listing_of_several_pages_contains_every_name_that_was_made_before_it"),
+    planted(
+        "a page from before an own change begins the known part of a listing",
+        "crates/nacre-client/src/cache/entries.rs",
+        &[(" || seen < dir.named_at)", ")")],
+    )
+    .found_by("nacre-client", "lib", "a_part_of_a_listing_is_not_served_after_a_name_was_added"),
+    planted(
         "the kernel keeps listings without a lock of the directory",
         "crates/nacre-client/src/cache/serve.rs",
         &[("locks_usable_until().is_some() && mdt.cache().has_names(fid);", "locks_usable_until().is_some();")],

@@ -84,12 +84,16 @@ pub(crate) struct SyncArgs {
 }
 
 pub(crate) fn down(args: &DownArgs) -> Result<()> {
-    let mut running: Vec<ProcessEntry> =
-        registry::entries()?.into_iter().filter(|e| e.kind == ProcessKind::Up).collect();
+    let mut running = registry::entries()?;
     if let Some(mount) = &args.mount {
         let wanted = data_dir::absolute(mount)?;
         running.retain(|e| e.mounts.contains(&wanted));
+        if running.iter().any(|e| e.kind == ProcessKind::Mount) {
+            let mount = mount.display();
+            bail!("{mount} was not mounted by `nacre up` but by `nacre mount`\nhint: nacre umount {mount}");
+        }
     }
+    running.retain(|e| e.kind == ProcessKind::Up);
     let entry = match running.as_slice() {
         [one] => one,
         [] => bail!("no `nacre up` runs{}\nhint: nacre status", of(args.mount.as_deref())),

@@ -23,6 +23,8 @@ pub struct MountConfig {
     pub read_only: bool,
     /// When reads change access times.
     pub atime: AtimePolicy,
+    /// Names that a listing requests at a time: [`MountConfig::NAMES_PER_PAGE`], fewer in the simulator.
+    pub names_per_page: u32,
     /// Writes to files that no other client has open are kept in memory for a moment (`llite.*.write_back`).
     pub write_back: bool,
     /// The island has a store, to which kept writes are logged (`kept_log`): the present start of the machine.
@@ -32,6 +34,8 @@ pub struct MountConfig {
     pub left_writes: Vec<(OstIndex, Write, Vec<Bytes>)>,
 }
 impl MountConfig {
+    /// A reply has to fit a frame, and one visit of the server.
+    pub const NAMES_PER_PAGE: u32 = 1024;
     /// `demo-0011223344556677`: the mount as parameters, metrics, logs and tools name it.
     pub fn mount_name(fs: &FsName, instance: u64) -> String {
         alloc::format!("{fs}-{instance:016x}")

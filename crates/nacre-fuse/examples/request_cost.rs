@@ -47,6 +47,7 @@ impl Kernel {
             instance: None,
             read_only: false,
             atime: AtimePolicy::default(),
+            names_per_page: MountConfig::NAMES_PER_PAGE,
             write_back: true,
             kept_log: None,
             left_writes: Vec::new(),

@@ -91,6 +91,8 @@ pub struct Cluster {
     /// Whether the MDT runs with `commit_on_sharing`, from its next start on.
     pub commit_on_sharing: Rc<Cell<bool>>,
     left_writes: LeftWrites,
+    /// Of mounts that are started from now on: names that a listing requests at a time.
+    pub names_per_page: Rc<Cell<u32>>,
 }
 
 impl Cluster {
@@ -118,6 +120,8 @@ impl Cluster {
         let mounts = plan.mounts + u32::from(plan.victim);
         let mut cluster = Self::build(plan.seed, noise, plan.osts, mounts, disks);
         cluster.commit_on_sharing.set(plan.lose_both > 0);
+        // Directories are small here, and their listings have several pages nevertheless.
+        cluster.names_per_page.set(4);
         if plan.victim {
             cluster.victim = cluster.mounts.pop();
         }
@@ -233,8 +237,9 @@ impl Cluster {
             servers.push(server);
             stores.push(store);
         }
+        let names_per_page = Rc::new(Cell::new(MountConfig::NAMES_PER_PAGE));
         let mounts: Vec<NodeId> =
-            (0..mount_count).map(|i| add_mount(&mut world, &format!("mount{i}"))).collect();
+            (0..mount_count).map(|i| add_mount(&mut world, &format!("mount{i}"), &names_per_page)).collect();
         // In any order.
         let mut all: Vec<NodeId> = servers.iter().chain(&mounts).copied().collect();
         while !all.is_empty() {
@@ -256,6 +261,7 @@ impl Cluster {
             commit_on_sharing,
             one_process,
             left_writes,
+            names_per_page,
         }
     }
 
@@ -288,7 +294,7 @@ impl Cluster {
             self.world.start_later(self.servers[server], 50_000_000);
         }
         let name = format!("mount{}", self.mounts.len());
-        let mount = add_mount(&mut self.world, &name);
+        let mount = add_mount(&mut self.world, &name, &self.names_per_page);
         self.world.start_later(mount, 50_000_000);
         self.mounts.push(mount);
         Ok(())
@@ -313,7 +319,8 @@ impl Cluster {
     /// A new mount in the place of one that died.
     pub fn replace_mount(&mut self, number: usize) -> Result<(), String> {
         self.replaced += 1;
-        let mount = add_mount(&mut self.world, &format!("mount{number}.{}", self.replaced));
+        let mount =
+            add_mount(&mut self.world, &format!("mount{number}.{}", self.replaced), &self.names_per_page);
         self.mounts[number] = mount;
         self.world.start(mount);
         self.ready(number)
@@ -410,7 +417,7 @@ impl LeftWritesOf {
     }
 }
 
-fn add_mount(world: &mut World, name: &str) -> NodeId {
+fn add_mount(world: &mut World, name: &str, names_per_page: &Rc<Cell<u32>>) -> NodeId {
     let config = MountConfig {
         mgs_addresses: vec![World::address("MGS")],
         fs: FsName::parse(FS).expect("a valid name"),
@@ -418,11 +425,16 @@ fn add_mount(world: &mut World, name: &str) -> NodeId {
         instance: None,
         read_only: false,
         atime: nacre_client::AtimePolicy::default(),
+        names_per_page: MountConfig::NAMES_PER_PAGE,
         write_back: false,
         kept_log: None,
         left_writes: Vec::new(),
     };
-    let start = move |ctx: &Rc<Ctx>| Box::new(MountIsland::new(ctx, config.clone())) as Box<dyn Logic>;
+    let names_per_page = names_per_page.clone();
+    let start = move |ctx: &Rc<Ctx>| {
+        let config = MountConfig { names_per_page: names_per_page.get(), ..config.clone() };
+        Box::new(MountIsland::new(ctx, config)) as Box<dyn Logic>
+    };
     world.add(name, None, Box::new(start))
 }
 

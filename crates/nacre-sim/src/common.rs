@@ -5,7 +5,7 @@
 //! lock (no addition may be lost); and fills a board over several stripes in one write (a read in one request sees one
 //! fill, never a mixture).
 
-use crate::execute::{read_all, resolve, write_handle};
+use crate::execute::{names, read_all, resolve, write_handle};
 use crate::mount::{JobId, Jobs};
 use crate::ops::Op;
 use crate::world::{NodeId, World};
@@ -113,8 +113,8 @@ impl Common {
             contents.push(data);
         }
         let dir = resolve(&client, "/common").await?;
-        let page = client.readdir(dir.attr.fid, 0, 1000, false).await?;
-        let names = page.entries.iter().filter(|e| e.name.starts_with(b"n")).count();
+        let names = names(&client, dir.attr.fid, 1000, false).await?;
+        let names = names.iter().filter(|name| name.starts_with('n')).count();
         let board = contents.pop().unwrap_or_default();
         let counter = contents.pop().unwrap_or_default();
         Ok(Seen { log: contents.pop().unwrap_or_default(), counter, board, names })

@@ -39,6 +39,7 @@ impl Cluster {
             instance: None,
             read_only: false,
             atime: nacre_client::AtimePolicy::default(),
+            names_per_page: MountConfig::NAMES_PER_PAGE,
             write_back: true,
             kept_log: Some(BOOT),
             left_writes: Vec::new(),

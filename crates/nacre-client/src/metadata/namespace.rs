@@ -1,6 +1,6 @@
 //! Names: lookup, new inodes, links, removal, rename, listings, extended attributes.
 
-use crate::api::{CreateArgs, ListedEntry, ReaddirPage, ResolvedInode, SetxattrArgs};
+use crate::api::{CreateArgs, ListedEntry, MountConfig, ReaddirPage, ResolvedInode, SetxattrArgs};
 use crate::cache::in_flight::Touches;
 use crate::cache::metadata::Changing;
 use crate::cache::tables::{Found, NameEffect};
@@ -14,9 +14,6 @@ use nacre_wire::mdt::{
     Create, CreateReply, DirEntry, EntryReply, FidLinks, Getxattr, Link, Listxattr, Lookup, OpenHow, Readdir,
     Readlink, Removexattr, Rename, Setxattr, Unlink, rename_flags,
 };
-
-/// Most entries asked for at a time: a reply has to fit a frame.
-const ENTRIES_MAX: u32 = 1024;
 
 impl Client {
     /// Finds a name in a directory.
@@ -214,7 +211,7 @@ impl Client {
     ) -> Result<ReaddirPage, Failure> {
         let _timing = self.stats.time("readdir");
         let mut entries = Vec::new();
-        let entries_max = entries_max.clamp(1, ENTRIES_MAX) as usize;
+        let entries_max = entries_max.clamp(1, MountConfig::NAMES_PER_PAGE) as usize;
         let dots = [(name::COOKIE_DOT, &b"."[..]), (name::COOKIE_DOTDOT, &b".."[..])];
         for (dot_cookie, dot) in dots {
             if cookie < dot_cookie && entries.len() < entries_max {
@@ -265,7 +262,8 @@ impl Client {
                 return Ok((names, attrs, eof));
             }
         }
-        let asked = if mdt.cache().keeps_listing(dir, cookie) { ENTRIES_MAX } else { entries_max };
+        let keeps = mdt.cache().keeps_listing(dir, cookie);
+        let asked = if keeps { self.config.names_per_page } else { entries_max };
         let reply = mdt.read_listing(&Readdir { dir, cookie, entries_max: asked, with_attrs }).await?;
         let eof = reply.eof && reply.entries.len() <= entries_max as usize;
         let (mut names, mut attrs) = (Vec::new(), Vec::new());

@@ -169,6 +169,7 @@ pub(crate) fn attach(
         instance: Some(instance),
         read_only: options.read_only,
         atime: options.atime(),
+        names_per_page: MountConfig::NAMES_PER_PAGE,
         write_back: options.write_back(true) && !matches!(keeping, Keeping::Nothing),
         kept_log: keeping.log().map(|_| kept_log::boot()).transpose()?,
         left_writes: Vec::new(),

@@ -58,6 +58,7 @@ impl Library {
             instance: None,
             read_only: false,
             atime: nacre_client::AtimePolicy::default(),
+            names_per_page: MountConfig::NAMES_PER_PAGE,
             write_back: false,
             kept_log: None,
             left_writes: Vec::new(),

@@ -85,7 +85,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-client/src/cache/entries.rs",
         &[(" || seen < dir.named_at)", ")")],
     )
-    .found_by("nacre-client", "lib", "a_part_of_a_listing_is_not_served_after_a_name_was_added"),
+    .found_by("nacre-client", "lib", "cache::tests::a_part_of_a_listing_is_not_served_after_a_name_was_added"),
     planted(
         "the kernel keeps listings without a lock of the directory",
         "crates/nacre-client/src/cache/serve.rs",

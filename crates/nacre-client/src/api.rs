@@ -34,7 +34,7 @@ pub struct MountConfig {
     pub left_writes: Vec<(OstIndex, Write, Vec<Bytes>)>,
 }
 impl MountConfig {
-    /// A reply has to fit a frame, and one visit of the server.
+    /// Limited by the size of a reply, and by the work of one visit on the server.
     pub const NAMES_PER_PAGE: u32 = 1024;
     /// `demo-0011223344556677`: the mount as parameters, metrics, logs and tools name it.
     pub fn mount_name(fs: &FsName, instance: u64) -> String {

@@ -213,6 +213,7 @@ fn a_listing_of_several_pages_contains_every_name_that_was_made_before_it() {
     const NAMES: usize = 40;
     let mut c = on_devices(11, 1);
     c.names_per_page.set(4);
+    c.replace_mount(0).expect("a mount with small pages");
     let first = c.mounts[0];
     let counts = run(&mut c, first, async |client| {
         let dir = mkdir(&client, Fid::ROOT, "dir").await?;

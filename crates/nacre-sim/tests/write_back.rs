@@ -3,7 +3,7 @@
 
 mod support;
 
-use nacre_client::{Client, CreateArgs};
+use nacre_client::{AllocateArgs, AllocateMode, Client, CreateArgs};
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Failure, Fid, LayoutTemplate, OpenHandle, SetAttr};
 use std::rc::Rc;
@@ -83,6 +83,52 @@ fn the_blocks_of_kept_bytes_behind_a_hole_are_those_of_the_ost() {
         let (fid, blocks) = kept.expect("written");
         let counted = run(&mut c, second, async move |client| client.getattr(fid).await);
         assert_eq!(counted.map(|entry| entry.attr.blocks), Ok(blocks), "{len} bytes at {offset}");
+    }
+}
+
+/// Programs skip what a file with fewer blocks than its size needs does not have: `tar -S` of a file whose bytes are kept.
+#[test]
+fn kept_bytes_in_holes_and_in_preallocated_space_are_counted_like_those_of_the_ost() {
+    let truncated = async |client: &Client, fid: Fid, _: OpenHandle| {
+        client.setattr(fid, SetAttr { size: Some(20_000), ..SetAttr::default() }, caller()).await.map(drop)
+    };
+    let behind_a_hole = async |client: &Client, _: Fid, handle: OpenHandle| {
+        write(client, handle, 20_000, vec![1; 1]).await.map(drop)
+    };
+    let preallocated = async |client: &Client, _: Fid, handle: OpenHandle| {
+        let mode = AllocateMode::Space { keep_size: true };
+        client.allocate(handle, AllocateArgs { offset: 12_288, len: 536, mode, kill_suidgid: None }).await
+    };
+    for seed in 1..=9 {
+        let mut c = cluster(seed, 1, 2);
+        write_back(&mut c);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let made = run(&mut c, first, async move |client| {
+            let (fid, handle) = create(&client, "sparse").await?;
+            match seed % 3 {
+                0 => truncated(&client, fid, handle).await?,
+                1 => behind_a_hole(&client, fid, handle).await?,
+                _ => preallocated(&client, fid, handle).await?,
+            }
+            Ok::<_, Failure>((fid, handle))
+        });
+        let (fid, handle) = made.expect("made");
+        for (offset, len) in [(0, 16_384), (12_288, 1), (24_576, 4)].into_iter().skip(seed as usize / 4) {
+            let written =
+                run(&mut c, first, async move |client| write(&client, handle, offset, vec![2; len]).await);
+            assert_eq!(written, Ok(len as u32));
+            assert!(dirty(&mut c) > 0, "seed {seed}: the mount keeps them");
+            let [kept, counted] = [first, second].map(|mount| {
+                let attr = run(&mut c, mount, async move |client| client.getattr(fid).await);
+                attr.map(|entry| entry.attr.blocks)
+            });
+            assert_eq!(kept, counted, "seed {seed}, {len} bytes at {offset}");
+            c.world.run_for(2 * SEC);
+            let asks_again =
+                run(&mut c, first, async move |client| write(&client, handle, 0, vec![2; 1]).await);
+            assert_eq!(asks_again, Ok(1));
+            c.world.run_for(2 * SEC);
+        }
     }
 }
 

@@ -87,6 +87,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-client", "lib", "cache::tests::a_part_of_a_listing_is_not_served_after_a_name_was_added"),
     planted(
+        "kept bytes in holes are counted as overwritten ones",
+        "crates/nacre-client/src/files/state.rs",
+        &[("            self.fills_holes.set(true);\n", "")],
+    )
+    .found_by("nacre-sim", "write_back", "kept_bytes_in_holes_and_in_preallocated_space_are_counted_like_those_of_the_ost"),
+    planted(
+        "kept bytes in preallocated space are counted twice",
+        "crates/nacre-client/src/files/state.rs",
+        &[("let has_all_blocks = old.blocks == Attr", "let has_all_blocks = old.blocks >= Attr")],
+    )
+    .found_by("nacre-sim", "write_back", "kept_bytes_in_holes_and_in_preallocated_space_are_counted_like_those_of_the_ost"),
+    planted(
         "the kernel keeps listings without a lock of the directory",
         "crates/nacre-client/src/cache/serve.rs",
         &[("locks_usable_until().is_some() && mdt.cache().has_names(fid);", "locks_usable_until().is_some();")],

@@ -33,9 +33,9 @@ use bytes::Bytes;
 use core::cell::RefCell;
 use core::time::Duration;
 use nacre_node::join_all;
-use nacre_types::{Attr, Component, Errno, Extent, Failure, Fid, Instant, Timestamp};
+use nacre_types::{Component, Errno, Extent, Failure, Fid, Instant, Timestamp};
 use nacre_wire::mdt::Getattr;
-use nacre_wire::ost::{EXTENT_TAX, ManyWrite, ObjectState, WRITES_MAX};
+use nacre_wire::ost::{EXTENT_TAX, ManyWrite, WRITES_MAX};
 
 /// A file that is written through is asked for once in that time.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -152,14 +152,13 @@ impl Client {
             return Ok(false);
         }
         let mtime = self.now();
+        if !self.mount.dirty_files().has(file.fid) {
+            file.keeps_nothing();
+        }
         for range in stripes::by_object(component, offset, len) {
             let old = states.get(range.stripe as usize).copied().unwrap_or_default();
-            let end = range.offset + range.len;
-            // Zeros before the write are bytes like others where the MDT has them.
-            let hole_end = if file.dom_bytes() > 0 { 0 } else { Attr::whole_blocks_of(range.offset) };
-            let counted = Attr::blocks_of(old.size).max(hole_end);
-            let blocks = old.blocks + Attr::blocks_of(end).saturating_sub(counted);
-            file.note_written(range.stripe, ObjectState { size: end.max(old.size), blocks, mtime });
+            let kept = Extent::new(range.offset, range.offset + range.len);
+            file.note_kept(range.stripe, old, kept, mtime);
         }
         for (at, data) in beside {
             self.keep(open, osts.clone(), at, &data, mtime);

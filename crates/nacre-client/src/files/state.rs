@@ -12,7 +12,9 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use nacre_types::{Attr, Caller, Component, Errno, Failure, Fid, Instant, Layout, Owner, Timestamp, mode};
+use nacre_types::{
+    Attr, Caller, Component, Errno, Extent, Failure, Fid, Instant, Layout, Owner, Timestamp, mode,
+};
 use nacre_wire::mdt::EntryReply;
 use nacre_wire::ost::ObjectState;
 
@@ -42,6 +44,8 @@ pub(crate) struct FileState {
     /// the MDT has evicted this mount, so that others may have changed the file since, or space was freed, so that the
     /// latest of several replies, which come in any order, is not the largest.
     untrusted: Cell<bool>,
+    /// Kept bytes lie in holes or preallocated space, perhaps: the objects get more blocks than are known, until none is kept.
+    fills_holes: Cell<bool>,
     /// What the last sync of the MDT for this file has covered.
     synced_at: Cell<Option<SyncPoint>>,
     /// Writes that failed after their calls had returned: their number, and the error of the latest.
@@ -78,6 +82,7 @@ impl FileState {
             dirty: Cell::new(false),
             dirty_closes: Cell::new(0),
             untrusted: Cell::new(false),
+            fills_holes: Cell::new(false),
             synced_at: Cell::new(None),
             failed_writes: Cell::default(),
             asked_at: Cell::default(),
@@ -187,6 +192,30 @@ impl FileState {
             },
             None => state,
         });
+    }
+    /// Records the write of a range of an object, whose last state is `old`, that this mount keeps. Its blocks are counted as far
+    /// as that is certain, which is never too many.
+    pub(crate) fn note_kept(&self, stripe: u32, old: ObjectState, range: Extent, mtime: Timestamp) {
+        let size = range.end.max(old.size);
+        let has_all_blocks = old.blocks == Attr::blocks_of(old.size);
+        if !has_all_blocks {
+            self.fills_holes.set(true);
+            self.note_written(stripe, ObjectState { size, blocks: old.blocks, mtime });
+            return;
+        }
+        // Zeros before the write are bytes like others where the MDT has them.
+        let hole_end = if self.dom_bytes() > 0 { 0 } else { Attr::whole_blocks_of(range.start) };
+        let counted = old.blocks.max(hole_end);
+        let blocks = old.blocks + Attr::blocks_of(range.end).saturating_sub(counted);
+        self.note_written(stripe, ObjectState { size, blocks, mtime });
+    }
+    /// The first byte of the file is about to be kept: the objects have all others.
+    pub(crate) fn keeps_nothing(&self) {
+        self.fills_holes.set(false);
+    }
+    /// Whether the objects get more blocks than are known when they get the kept bytes.
+    pub(crate) fn fills_holes(&self) -> bool {
+        self.fills_holes.get()
     }
     /// A write has failed: the state of the object is unknown.
     pub(crate) fn note_uncertain(&self, stripe: u32) {

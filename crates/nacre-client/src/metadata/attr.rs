@@ -130,9 +130,11 @@ impl Client {
         }
         // The writers that the MDT speaks of are those of this moment: the replies to opens and closes come on the
         // connection of the reply, and what the cache knows follows each of them.
-        let own_changes = match self.files.used(reply.attr.fid).filter(|file| file.has_writers()) {
+        let fid = reply.attr.fid;
+        let own_changes = match self.files.used(fid).filter(|file| file.has_writers()) {
+            Some(file) if file.fills_holes() && self.mount.dirty_files().has(fid) => return None,
             Some(file) => file.own_changes()?,
-            None if self.closes_unchanged_later(reply.attr.fid) => OwnChanges::None,
+            None if self.closes_unchanged_later(fid) => OwnChanges::None,
             None => return None,
         };
         match own_changes {

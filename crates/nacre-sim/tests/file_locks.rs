@@ -233,6 +233,64 @@ fn a_lock_is_made_again_whose_reply_overtook_that_of_the_unlock() {
 
 /// A process is killed in a write that a stopped OST keeps waiting, and with it goes its lock: the next holder finds what
 /// it wrote.
+/// As flock(2) on one kernel: the conversion removes the shared lock first. A lock of fcntl(2) stays.
+#[test]
+fn a_conversion_that_fails_or_waits_gives_up_the_shared_lock_of_flock() {
+    for seed in 1..=8 {
+        let family = if seed % 2 == 0 { FlockFamily::Flock } else { FlockFamily::Posix };
+        let mut c = on_devices(seed, 2);
+        let fid = file(&mut c);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        // Seeds from 5 on: both holders use one mount, which may decide itself.
+        let other = if seed < 5 { second } else { first };
+        let share = |owner| {
+            async move |client: Rc<Client>| {
+                let handle = open(&client, fid).await?;
+                let outcome = client.flock(handle, lock(family, FlockType::Read, owner), false).await?;
+                Ok::<_, Failure>((handle, outcome))
+            }
+        };
+        let (ours, outcome) = run(&mut c, first, share(1)).expect("shared");
+        assert_eq!(outcome, FlockOutcome::Granted, "seed {seed}");
+        let (theirs, outcome) = run(&mut c, other, share(2)).expect("shared");
+        assert_eq!(outcome, FlockOutcome::Granted, "seed {seed}");
+        let convert = |handle, owner, wait| {
+            async move |client: Rc<Client>| {
+                client.flock(handle, lock(family, FlockType::Write, owner), wait).await
+            }
+        };
+        let refused = run(&mut c, first, convert(ours, 1, false));
+        assert_eq!(refused, Ok(FlockOutcome::Conflict), "seed {seed}");
+        let expected = match family {
+            FlockFamily::Flock => FlockOutcome::Granted,
+            FlockFamily::Posix => FlockOutcome::Conflict,
+        };
+        assert_eq!(run(&mut c, other, convert(theirs, 2, false)), Ok(expected), "seed {seed}");
+        if family == FlockFamily::Posix {
+            continue;
+        }
+        // Both have a shared lock again and wait for an exclusive one: one gets it, and the other after its end.
+        let downgrade = async move |client: Rc<Client>| {
+            client.flock(theirs, lock(family, FlockType::Read, 2), false).await
+        };
+        assert_eq!(run(&mut c, other, downgrade), Ok(FlockOutcome::Granted));
+        let again =
+            async move |client: Rc<Client>| client.flock(ours, lock(family, FlockType::Read, 1), false).await;
+        assert_eq!(run(&mut c, first, again), Ok(FlockOutcome::Granted));
+        let jobs = [(first, ours, 1), (other, theirs, 2)].map(|(mount, handle, owner)| {
+            c.jobs.start(&mut c.world, mount, async move |client: Rc<Client>| {
+                let outcome = client.flock(handle, lock(family, FlockType::Write, owner), true).await?;
+                client.flock(handle, lock(family, FlockType::Unlock, owner), false).await?;
+                Ok::<_, Failure>(outcome)
+            })
+        });
+        for job in jobs {
+            let outcome: Option<Result<FlockOutcome, Failure>> = c.jobs.wait(&mut c.world, job, 30 * SEC);
+            assert_eq!(outcome, Some(Ok(FlockOutcome::Granted)), "seed {seed}\n{}", c.world.trace(60));
+        }
+    }
+}
+
 #[test]
 fn locks_are_dropped_after_writes_whose_callers_were_killed() {
     for seed in 1..=8 {

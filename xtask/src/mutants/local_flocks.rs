@@ -21,6 +21,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "file_locks", WRITER),
     planted(
+        "local flocks: a conversion that is refused keeps the shared lock",
+        "crates/nacre-client/src/locks/flocks.rs",
+        &[("self.unlock_all(&open.file, lock.family, lock.owner).await?;\n        if wait", "if wait")],
+    )
+    .found_by(
+        "nacre-sim",
+        "file_locks",
+        "a_conversion_that_fails_or_waits_gives_up_the_shared_lock_of_flock",
+    ),
+    planted(
         "local flocks: a lock is granted without a writer",
         "crates/nacre-client/src/locks/flocks.rs",
         &[("file.has_writers() && mdt.may_write_back(file.fid)", "mdt.may_write_back(file.fid)")],

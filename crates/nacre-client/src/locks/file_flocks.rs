@@ -46,6 +46,10 @@ impl FileFlocks {
     pub(crate) fn is_empty(&self) -> bool {
         self.granted.borrow().is_empty()
     }
+    /// Whether an owner has a lock.
+    pub(crate) fn has(&self, family: FlockFamily, owner: u64) -> bool {
+        self.granted.borrow().has(family_of(family), owner)
+    }
     /// Whether there are locks through this handle.
     pub(crate) fn covers(&self, handle: OpenHandle) -> bool {
         self.granted.borrow().covers(handle)

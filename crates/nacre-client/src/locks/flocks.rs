@@ -25,6 +25,26 @@ impl Client {
     ) -> Result<FlockOutcome, Failure> {
         let _timing = self.stats.time("flock");
         let open = self.files.handle(handle)?;
+        if lock.family == FlockFamily::Posix || !open.file.flocks().has(lock.family, lock.owner) {
+            return self.request_flock(handle, lock, wait).await;
+        }
+        // A conversion that another lock prevents gives up the lock that the open file has, as on one kernel: otherwise two
+        // holders of shared locks that both convert them would wait for each other.
+        let outcome = self.request_flock(handle, lock, false).await?;
+        if outcome != FlockOutcome::Conflict {
+            return Ok(outcome);
+        }
+        self.unlock_all(&open.file, lock.family, lock.owner).await?;
+        if wait { self.request_flock(handle, lock, true).await } else { Ok(outcome) }
+    }
+
+    async fn request_flock(
+        &self,
+        handle: OpenHandle,
+        lock: FileLock,
+        wait: bool,
+    ) -> Result<FlockOutcome, Failure> {
+        let open = self.files.handle(handle)?;
         if lock.kind != FlockType::Unlock {
             // Before the request: a handle that is released meanwhile must know what to drop.
             open.lock_requested(lock.family, lock.owner);

@@ -51,6 +51,10 @@ impl GrantedFlocks {
     pub fn is_empty(&self) -> bool {
         self.by_owner.is_empty()
     }
+    /// Whether an owner has a lock.
+    pub fn has(&self, family: Family, owner: u64) -> bool {
+        self.by_owner.contains_key(&(family, owner))
+    }
     /// Whether an operation through this handle may rely on a lock.
     pub fn covers(&self, handle: OpenHandle) -> bool {
         self.covering(handle).next().is_some()

@@ -63,12 +63,16 @@ pub(crate) async fn setxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>
     Ok(Body::empty())
 }
 
-/// Virtual names are not listed: `cp -a` and backups must not copy them.
+/// What only administrators may read: the kernel refuses the values to others, not their names.
+const TRUSTED: &[u8] = b"trusted.";
+
+/// Virtual names are not listed: `cp -a` and backups must not copy them. Nor are names whose values the caller may not read.
 pub(crate) async fn listxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let abi::GetxattrIn { size, .. } = request.args().take()?;
     let names = door.ops.listxattr(request.fid()?).await?;
     let mut list = Vec::new();
-    for name in &names {
+    let is_root = request.header.uid == 0;
+    for name in names.iter().filter(|name| is_root || !name.starts_with(TRUSTED)) {
         list.extend_from_slice(name);
         list.push(0);
     }

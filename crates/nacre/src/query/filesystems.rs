@@ -24,7 +24,11 @@ pub(crate) struct ScopeArgs {
 }
 impl ScopeArgs {
     pub(crate) fn all() -> Self {
-        Self { fs: None, all: true }
+        Self::one_or_all(None)
+    }
+    /// The file system of that name or mount point, or every one.
+    pub(crate) fn one_or_all(fs: Option<&str>) -> Self {
+        Self { fs: fs.map(str::to_owned), all: fs.is_none() }
     }
 }
 

@@ -80,6 +80,9 @@ pub(crate) enum LctlCommand {
         /// Mark writable parameters with `=`
         #[arg(short = 'F')]
         mark: bool,
+        /// Only the names of one file system: its name, or a mount point of it
+        #[arg(long, value_name = "NAME")]
+        fs: Option<String>,
         #[command(flatten)]
         timeout: TimeoutArgs,
         /// Names, with `*` for anything within a part: `mdc.*.stats`
@@ -119,9 +122,10 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
             }
             bail!("get_param: {}", nothing(&missing, replies.silent))
         }
-        LctlCommand::ListParam { recursive, mark, timeout, patterns } => {
+        LctlCommand::ListParam { recursive, mark, fs, timeout, patterns } => {
+            let scope = ScopeArgs::one_or_all(fs.as_deref());
             for pattern in patterns {
-                let (found, silent) = list(pattern, *recursive, *timeout)?;
+                let (found, silent) = list(pattern, *recursive, &scope, *timeout)?;
                 if found.is_empty() {
                     bail!("list_param: {}", nothing(&[pattern], silent));
                 }
@@ -326,9 +330,14 @@ fn print(p: &Param, values_only: bool, describe: bool) {
 }
 
 /// Names that the pattern fits, whole or as far as it goes, and whether they can be set; and how many did not reply.
-fn list(pattern: &str, recursive: bool, timeout: TimeoutArgs) -> Result<(BTreeMap<String, bool>, usize)> {
+fn list(
+    pattern: &str,
+    recursive: bool,
+    scope: &ScopeArgs,
+    timeout: TimeoutArgs,
+) -> Result<(BTreeMap<String, bool>, usize)> {
     let depth = pattern.split(['.', '/']).count();
-    let replies = ask(&[pattern.to_owned(), format!("{pattern}.**")], &ScopeArgs::all(), timeout)?;
+    let replies = ask(&[pattern.to_owned(), format!("{pattern}.**")], scope, timeout)?;
     let mut names = BTreeMap::new();
     for Shown { param: Param { name, writable, .. }, .. } in replies.found.into_iter().flatten() {
         let parts: Vec<&str> = name.split('.').collect();

@@ -47,6 +47,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "late_releases", "a_lock_of_a_handle_ends_with_its_close"),
     planted(
+        "a listing fails because one of its files has gone",
+        "crates/nacre-client/src/metadata/attr.rs",
+        &[("Err(Failure::ESTALE) => replies[nth] = None,", "")],
+    )
+    .found_by(
+        "nacre-sim",
+        "replaced_names",
+        "a_listing_does_not_fail_because_one_of_its_files_has_gone",
+    ),
+    planted(
+        "a name whose file is replaced is not looked up again",
+        "crates/nacre-client/src/metadata/namespace.rs",
+        &[("Err(Failure::ESTALE) => {}", "Err(Failure::ESTALE) => break,")],
+    )
+    .found_by("nacre-sim", "replaced_names", "a_name_is_found_although_its_file_is_replaced_meanwhile"),
+    planted(
         "a write does not replace a time in the future",
         "crates/nacre-client/src/metadata/attr.rs",
         &[("attr.mtime = objects.mtime;", "attr.mtime = attr.mtime.max(objects.mtime);")],

@@ -185,10 +185,11 @@ impl Client {
         entry
     }
 
-    /// `resolve` for a listing, in order.
+    /// `resolve` for a listing, in order. `None` also for an inode that has gone since its name was read: one inode does not hide
+    /// the names of its directory.
     pub(crate) async fn resolve_all(
         &self,
-        replies: Vec<Option<EntryReply>>,
+        mut replies: Vec<Option<EntryReply>>,
     ) -> Result<Vec<Option<ResolvedInode>>, Failure> {
         let mut resolved = Vec::with_capacity(replies.len());
         for reply in &replies {
@@ -200,7 +201,11 @@ impl Client {
             let asked =
                 join_all(some.iter().filter_map(|&nth| replies[nth].clone()).map(|r| self.resolve(r)));
             for (&nth, entry) in some.iter().zip(asked.await) {
-                resolved[nth] = Some(entry?);
+                match entry {
+                    Ok(entry) => resolved[nth] = Some(entry),
+                    Err(Failure::ESTALE) => replies[nth] = None,
+                    Err(error) => return Err(error),
+                }
             }
         }
         // The present state of the cache is later than a reply from before the OSTs were asked.

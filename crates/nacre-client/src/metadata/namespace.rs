@@ -18,26 +18,31 @@ use nacre_wire::mdt::{
 impl Client {
     /// Finds a name in a directory.
     pub async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<ResolvedInode, Failure> {
+        /// A file that is replaced before its size is known is looked up again so often.
+        const REPLACED_MAX: usize = 100;
         let _timing = self.stats.time("lookup");
-        match name {
-            b"." => self.getattr(parent).await,
-            b".." => self.parent(parent).await,
-            _ => {
-                let name = Name::new(name)?;
-                let mdt = self.mdt_of(parent).await?;
-                let reply = match mdt.cached_name(parent, name.as_bytes()) {
-                    Some(Found::Entry(entry)) => entry,
-                    Some(Found::NotThere) => return Err(Failure::ENOENT),
-                    None => self.settled(mdt.read_name(&Lookup { parent, name }).await?),
-                };
-                let without_size = ResolvedInode::of(&reply);
-                match self.resolve_settled(reply).await {
-                    // A caller that asks for the size gets the error. The name still leads to the file: it can be removed.
-                    Err(Failure::EIO) => Ok(without_size),
-                    resolved => resolved,
-                }
+        let name = match name {
+            b"." => return self.getattr(parent).await,
+            b".." => return self.parent(parent).await,
+            _ => Name::new(name)?,
+        };
+        let mdt = self.mdt_of(parent).await?;
+        for _ in 0..REPLACED_MAX {
+            let reply = match mdt.cached_name(parent, name.as_bytes()) {
+                Some(Found::Entry(entry)) => entry,
+                Some(Found::NotThere) => return Err(Failure::ENOENT),
+                None => self.settled(mdt.read_name(&Lookup { parent, name }).await?),
+            };
+            let without_size = ResolvedInode::of(&reply);
+            match self.resolve_settled(reply).await {
+                // The file has gone since the name was read. If another file has replaced it, the name has existed all the time.
+                Err(Failure::ESTALE) => {}
+                // A caller that asks for the size gets the error. The name still leads to the file: it can be removed.
+                Err(Failure::EIO) => return Ok(without_size),
+                resolved => return resolved,
             }
         }
+        Err(Failure::ESTALE)
     }
 
     /// Parent of a directory (for `..` by handle).

@@ -6,7 +6,7 @@ use nacre_client::{Client, CreateArgs, WriteArgs};
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Failure, Fid, LayoutTemplate, OstIndex};
 use std::rc::Rc;
-use support::{FILE, MDT, SEC, caller, new};
+use support::{FILE, MDT, SEC, caller, new, open_files};
 
 const OST1: usize = 3;
 
@@ -121,6 +121,31 @@ fn a_stopped_ost_is_waited_for_unless_it_was_deactivated() {
         c.world.start_later(ost1, SEC);
         let again = run(&mut c, 30 * SEC, async move |client| read(&client, one).await);
         assert_eq!(again, Some(Ok(b"kept".to_vec())), "seed {seed}");
+    }
+}
+
+/// The size of the file is known to the OST only, because another mount has the file open for writing.
+#[test]
+fn an_ost_that_is_away_hides_no_name_and_a_failed_open_leaves_no_handle() {
+    for seed in 1..=8 {
+        let mut c = support::cluster(seed, 2, 2);
+        c.world.run_for(2 * SEC);
+        let (second, ost1) = (c.mounts[1], c.servers[OST1]);
+        let made = support::run(&mut c, second, async |client| client.create(args("f", 1, 1), 2).await);
+        made.expect("made");
+        c.world.kill(ost1);
+        set_active(&mut c, "0");
+        let listed = run(&mut c, SEC, async |client| {
+            let page = client.readdir(Fid::ROOT, 0, 100, true).await?;
+            Ok::<_, Failure>(page.entries.iter().any(|entry| entry.name == "f"))
+        });
+        assert_eq!(listed, Some(Ok(true)), "seed {seed}");
+        let before = open_files(&mut c);
+        let existing = CreateArgs { exclusive: false, ..args("f", 1, 1) };
+        let failed = run(&mut c, SEC, async move |client| client.create(existing, 2).await.map(drop));
+        assert_eq!(failed, Some(Err(Failure::EIO)), "seed {seed}");
+        c.world.run_for(SEC);
+        assert_eq!(open_files(&mut c), before, "seed {seed}");
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a listing fails because one of its files has gone",
         "crates/nacre-client/src/metadata/attr.rs",
-        &[("Err(Failure::ESTALE) => replies[nth] = None,", "")],
+        &[("Err(Failure::ESTALE | Failure::EIO) =>", "Err(Failure::EIO) =>")],
     )
     .found_by(
         "nacre-sim",
@@ -57,11 +57,23 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_listing_does_not_fail_because_one_of_its_files_has_gone",
     ),
     planted(
+        "a listing fails because an OST is away",
+        "crates/nacre-client/src/metadata/attr.rs",
+        &[("Err(Failure::ESTALE | Failure::EIO) =>", "Err(Failure::ESTALE) =>")],
+    )
+    .found_by("nacre-sim", "osts", "an_ost_that_is_away_hides_no_name_and_a_failed_open_leaves_no_handle"),
+    planted(
         "a name whose file is replaced is not looked up again",
         "crates/nacre-client/src/metadata/namespace.rs",
         &[("Err(Failure::ESTALE) => {}", "Err(Failure::ESTALE) => break,")],
     )
     .found_by("nacre-sim", "replaced_names", "a_name_is_found_although_its_file_is_replaced_meanwhile"),
+    planted(
+        "an open that fails leaves its handle open",
+        "crates/nacre-client/src/files/open.rs",
+        &[("self.release_now(handle).await;", "let _ = handle;")],
+    )
+    .found_by("nacre-sim", "osts", "an_ost_that_is_away_hides_no_name_and_a_failed_open_leaves_no_handle"),
     planted(
         "a write does not replace a time in the future",
         "crates/nacre-client/src/metadata/attr.rs",

@@ -49,20 +49,30 @@ impl Client {
         if open.is_writer() && !reply.created {
             mdt.no_close_is_kept(reply.entry.attr.fid).await;
         }
-        if !reply.created && flags & open_flags::TRUNC != 0 {
+        let resolved = if reply.created {
+            Ok(self.settled_new(&reply.entry))
+        } else if flags & open_flags::TRUNC != 0 {
             // The kernel assumes that it has created the file, and does not truncate it.
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            return match self.truncate(reply.entry.attr.fid, 0, set, args.caller, Some(&open)).await {
-                Ok(entry) => Ok((entry, how.handle)),
-                Err(e) => {
-                    self.release_now(how.handle).await;
-                    Err(e)
-                }
-            };
+            self.truncate(reply.entry.attr.fid, 0, set, args.caller, Some(&open)).await
+        } else {
+            self.resolve(reply.entry).await
+        };
+        self.opened_as(resolved, how.handle).await
+    }
+    /// The result of an open. Nobody else closes the handle of one that fails.
+    async fn opened_as(
+        &self,
+        resolved: Result<ResolvedInode, Failure>,
+        handle: OpenHandle,
+    ) -> Result<(ResolvedInode, OpenHandle), Failure> {
+        match resolved {
+            Ok(entry) => Ok((entry, handle)),
+            Err(e) => {
+                self.release_now(handle).await;
+                Err(e)
+            }
         }
-        let entry =
-            if reply.created { self.settled_new(&reply.entry) } else { self.resolve(reply.entry).await? };
-        Ok((entry, how.handle))
     }
 
     /// Creates a regular file without a name, as open(2) with O_TMPFILE does, and opens it. It goes with its last handle,
@@ -120,13 +130,7 @@ impl Client {
                 reply
             }
         };
-        match self.resolve(reply).await {
-            Ok(entry) => Ok((entry, how.handle)),
-            Err(e) => {
-                self.release_now(how.handle).await;
-                Err(e)
-            }
-        }
+        self.opened_as(self.resolve(reply).await, how.handle).await
     }
 
     /// An open as it is sent: a mount that keeps bytes has the MDT note all opens of the file.

@@ -185,8 +185,8 @@ impl Client {
         entry
     }
 
-    /// `resolve` for a listing, in order. `None` also for an inode that has gone since its name was read: one inode does not hide
-    /// the names of its directory.
+    /// `resolve` for a listing, in order. `None` also for an inode that has gone since its name was read, or whose size an OST
+    /// does not tell: one inode does not hide the names of its directory, and a request for it fails.
     pub(crate) async fn resolve_all(
         &self,
         mut replies: Vec<Option<EntryReply>>,
@@ -203,7 +203,7 @@ impl Client {
             for (&nth, entry) in some.iter().zip(asked.await) {
                 match entry {
                     Ok(entry) => resolved[nth] = Some(entry),
-                    Err(Failure::ESTALE) => replies[nth] = None,
+                    Err(Failure::ESTALE | Failure::EIO) => replies[nth] = None,
                     Err(error) => return Err(error),
                 }
             }

@@ -95,25 +95,30 @@ fn kept_bytes_in_holes_and_in_preallocated_space_are_counted_like_those_of_the_o
     let behind_a_hole = async |client: &Client, _: Fid, handle: OpenHandle| {
         write(client, handle, 20_000, vec![1; 1]).await.map(drop)
     };
-    let preallocated = async |client: &Client, _: Fid, handle: OpenHandle| {
+    let preallocated = async |client: &Client, offset: u64, len: u64, handle: OpenHandle| {
         let mode = AllocateMode::Space { keep_size: true };
-        client.allocate(handle, AllocateArgs { offset: 12_288, len: 536, mode, kill_suidgid: None }).await
+        client.allocate(handle, AllocateArgs { offset, len, mode, kill_suidgid: None }).await
     };
-    for seed in 1..=9 {
+    for seed in 1..=12 {
         let mut c = cluster(seed, 1, 2);
         write_back(&mut c);
         let (first, second) = (c.mounts[0], c.mounts[1]);
         let made = run(&mut c, first, async move |client| {
             let (fid, handle) = create(&client, "sparse").await?;
-            match seed % 3 {
+            match seed % 4 {
                 0 => truncated(&client, fid, handle).await?,
                 1 => behind_a_hole(&client, fid, handle).await?,
-                _ => preallocated(&client, fid, handle).await?,
+                2 => preallocated(&client, 12_288, 536, handle).await?,
+                // As many blocks behind the end as holes before it.
+                _ => {
+                    truncated(&client, fid, handle).await?;
+                    preallocated(&client, 20_480, 20_480, handle).await?;
+                }
             }
             Ok::<_, Failure>((fid, handle))
         });
         let (fid, handle) = made.expect("made");
-        for (offset, len) in [(0, 16_384), (12_288, 1), (24_576, 4)].into_iter().skip(seed as usize / 4) {
+        for (offset, len) in [(0, 16_384), (12_288, 1), (24_576, 4)].into_iter().skip(seed as usize / 5) {
             let written =
                 run(&mut c, first, async move |client| write(&client, handle, offset, vec![2; len]).await);
             assert_eq!(written, Ok(len as u32));

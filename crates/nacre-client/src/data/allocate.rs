@@ -60,6 +60,9 @@ impl Client {
         ranges: &[ObjectRange],
         keep_size: bool,
     ) -> Result<(), Failure> {
+        if keep_size {
+            open.file.note_preallocated();
+        }
         let (fid, owner, mtime) = (open.file.fid, open.file.owner(), self.now());
         self.change_ranges(open, ranges, |range, lock| Allocate {
             object: range.of(fid).object,

@@ -46,6 +46,8 @@ pub(crate) struct FileState {
     untrusted: Cell<bool>,
     /// Kept bytes lie in holes or preallocated space, perhaps: the objects get more blocks than are known, until none is kept.
     fills_holes: Cell<bool>,
+    /// This mount has set space aside behind the end: as many blocks as the size needs do not say that there is no hole.
+    is_preallocated: Cell<bool>,
     /// What the last sync of the MDT for this file has covered.
     synced_at: Cell<Option<SyncPoint>>,
     /// Writes that failed after their calls had returned: their number, and the error of the latest.
@@ -83,6 +85,7 @@ impl FileState {
             dirty_closes: Cell::new(0),
             untrusted: Cell::new(false),
             fills_holes: Cell::new(false),
+            is_preallocated: Cell::new(false),
             synced_at: Cell::new(None),
             failed_writes: Cell::default(),
             asked_at: Cell::default(),
@@ -197,7 +200,7 @@ impl FileState {
     /// as that is certain, which is never too many.
     pub(crate) fn note_kept(&self, stripe: u32, old: ObjectState, range: Extent, mtime: Timestamp) {
         let size = range.end.max(old.size);
-        let has_all_blocks = old.blocks == Attr::blocks_of(old.size);
+        let has_all_blocks = old.blocks == Attr::blocks_of(old.size) && !self.is_preallocated.get();
         if !has_all_blocks {
             self.fills_holes.set(true);
             self.note_written(stripe, ObjectState { size, blocks: old.blocks, mtime });
@@ -208,6 +211,10 @@ impl FileState {
         let counted = old.blocks.max(hole_end);
         let blocks = old.blocks + Attr::blocks_of(range.end).saturating_sub(counted);
         self.note_written(stripe, ObjectState { size, blocks, mtime });
+    }
+    /// Space is set aside behind the end of the file, until its last writer is gone.
+    pub(crate) fn note_preallocated(&self) {
+        self.is_preallocated.set(true);
     }
     /// The first byte of the file is about to be kept: the objects have all others.
     pub(crate) fn keeps_nothing(&self) {
@@ -326,6 +333,7 @@ impl FileState {
         if self.writers.get() == 0 {
             self.dirty.set(false);
             self.untrusted.set(false);
+            self.is_preallocated.set(false);
             self.known.borrow_mut().clear();
         }
     }

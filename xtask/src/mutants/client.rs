@@ -127,6 +127,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "write_back", "kept_bytes_in_holes_and_in_preallocated_space_are_counted_like_those_of_the_ost"),
     planted(
+        "as many preallocated blocks as missing ones hide the holes of a file",
+        "crates/nacre-client/src/files/state.rs",
+        &[(" && !self.is_preallocated.get();", ";")],
+    )
+    .found_by(
+        "nacre-sim",
+        "write_back",
+        "kept_bytes_in_holes_and_in_preallocated_space_are_counted_like_those_of_the_ost",
+    ),
+    planted(
         "the kernel keeps listings without a lock of the directory",
         "crates/nacre-client/src/cache/serve.rs",
         &[("locks_usable_until().is_some() && mdt.cache().has_names(fid);", "locks_usable_until().is_some();")],

@@ -2,6 +2,8 @@
 
 use super::{Mutation, planted};
 
+const HOLES: &str = "kept_bytes_in_holes_and_in_preallocated_space_are_counted_like_those_of_the_ost";
+
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a short request keeps the buffer that it was read into",
@@ -119,13 +121,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-client/src/files/state.rs",
         &[("            self.fills_holes.set(true);\n", "")],
     )
-    .found_by("nacre-sim", "write_back", "kept_bytes_in_holes_and_in_preallocated_space_are_counted_like_those_of_the_ost"),
+    .found_by("nacre-sim", "write_back", HOLES),
     planted(
         "kept bytes in preallocated space are counted twice",
         "crates/nacre-client/src/files/state.rs",
         &[("let has_all_blocks = old.blocks == Attr", "let has_all_blocks = old.blocks >= Attr")],
     )
-    .found_by("nacre-sim", "write_back", "kept_bytes_in_holes_and_in_preallocated_space_are_counted_like_those_of_the_ost"),
+    .found_by("nacre-sim", "write_back", HOLES),
     planted(
         "as many preallocated blocks as missing ones hide the holes of a file",
         "crates/nacre-client/src/files/state.rs",
@@ -134,7 +136,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by(
         "nacre-sim",
         "write_back",
-        "kept_bytes_in_holes_and_in_preallocated_space_are_counted_like_those_of_the_ost",
+        HOLES,
     ),
     planted(
         "the kernel keeps listings without a lock of the directory",

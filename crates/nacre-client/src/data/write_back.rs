@@ -153,7 +153,7 @@ impl Client {
         }
         let mtime = self.now();
         if !self.mount.dirty_files().has(file.fid) {
-            file.keeps_nothing();
+            file.note_clean();
         }
         for range in stripes::by_object(component, offset, len) {
             let old = states.get(range.stripe as usize).copied().unwrap_or_default();

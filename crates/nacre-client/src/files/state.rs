@@ -216,8 +216,8 @@ impl FileState {
     pub(crate) fn note_preallocated(&self) {
         self.is_preallocated.set(true);
     }
-    /// The first byte of the file is about to be kept: the objects have all others.
-    pub(crate) fn keeps_nothing(&self) {
+    /// The mount keeps no byte of the file: what is known of the objects is all there is.
+    pub(crate) fn note_clean(&self) {
         self.fills_holes.set(false);
     }
     /// Whether the objects get more blocks than are known when they get the kept bytes.

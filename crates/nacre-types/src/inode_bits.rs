@@ -10,12 +10,12 @@ pub struct InodeBits(u16);
 
 impl InodeBits {
     /// The number of bits.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 10;
     /// No bit.
     pub const NONE: Self = Self(0);
     /// The names of the inode, and that it exists.
     pub const LOOKUP: Self = Self(1);
-    /// Entries, size, link count and times of a directory; link count and times of any other inode.
+    /// Entries, size, link count and times of a directory; link count and times of any other inode. Not the access time.
     pub const UPDATE: Self = Self(2);
     /// Opens for reading without a request, and closes that are sent later: no client may remove the inode unnoticed.
     pub const OPEN: Self = Self(4);
@@ -34,14 +34,17 @@ impl InodeBits {
     /// writer of a file that no other client has open, or may open without a request. Whoever opens the file, or needs its
     /// size, conflicts with it.
     pub const WRITE_BACK: Self = Self(0x100);
+    /// The access time. A bit of its own, so that a mount which learns of a read keeps the names of the directory, and its
+    /// opens of the file.
+    pub const ATIME: Self = Self(0x200);
     /// All bits.
-    pub const ALL: Self = Self(0x1ff);
+    pub const ALL: Self = Self(0x3ff);
 
     const NAMES: [&str; Self::COUNT] =
-        ["LOOKUP", "UPDATE", "OPEN", "LAYOUT", "PERM", "XATTR", "DOM", "SIZE", "WRITE_BACK"];
+        ["LOOKUP", "UPDATE", "OPEN", "LAYOUT", "PERM", "XATTR", "DOM", "SIZE", "WRITE_BACK", "ATIME"];
 
     /// The bits on which the attributes of stat(2) depend.
-    pub const ATTRS: Self = Self(Self::UPDATE.0 | Self::PERM.0 | Self::SIZE.0);
+    pub const ATTRS: Self = Self(Self::UPDATE.0 | Self::PERM.0 | Self::SIZE.0 | Self::ATIME.0);
 
     /// The set with this number, unless it has unknown bits.
     pub const fn from_number(number: u16) -> Option<Self> {
@@ -171,9 +174,12 @@ mod tests {
         assert_eq!((InodeBits::LOOKUP | InodeBits::UPDATE).to_string(), "LOOKUP|UPDATE");
         assert_eq!(InodeBits::NONE.to_string(), "NONE");
         assert_eq!(InodeBits::ALL.iter().collect::<InodeBits>(), InodeBits::ALL);
-        assert_eq!(InodeBits::ALL.to_string(), "LOOKUP|UPDATE|OPEN|LAYOUT|PERM|XATTR|DOM|SIZE|WRITE_BACK");
+        assert_eq!(
+            InodeBits::ALL.to_string(),
+            "LOOKUP|UPDATE|OPEN|LAYOUT|PERM|XATTR|DOM|SIZE|WRITE_BACK|ATIME"
+        );
         assert_eq!(InodeBits::from_slice(&InodeBits::SIZE.to_vec()), Ok(InodeBits::SIZE));
-        assert!(InodeBits::from_slice(&[0, 2]).is_err(), "an unknown bit");
+        assert!(InodeBits::from_slice(&[0, 4]).is_err(), "an unknown bit");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub const MAX_BULK_BYTES: u32 = 16 << 20;
 /// Where the checksum of the header lies: at its end.
 const SUM_AT: usize = HEADER_BYTES - 4;
 const MAGIC: u32 = 0x6e63_7265;
-const VERSION: u16 = 25;
+const VERSION: u16 = 26;
 
 codec_enum! {
     /// The kind of a frame.

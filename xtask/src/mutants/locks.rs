@@ -4,6 +4,22 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "other mounts keep the old access time of a file that was read",
+        "crates/nacre-mdt/src/ops/opening.rs",
+        &[("if is_first || old.sec != atime.sec {", "if is_first && old.sec > atime.sec {")],
+    )
+    .found_by("nacre-sim", "access_times", "another_mount_with_the_attributes_in_its_cache_sees_a_read"),
+    planted(
+        "each of many readers of a file takes its attributes from all others",
+        "crates/nacre-mdt/src/ops/opening.rs",
+        &[("if is_first || old.sec != atime.sec {", "if is_first || old != atime {")],
+    )
+    .found_by(
+        "nacre-sim",
+        "access_times",
+        "readers_at_the_same_time_do_not_take_the_attributes_from_each_other",
+    ),
+    planted(
         "the first extended attribute breaks no lock of the attributes",
         "crates/nacre-mdt/src/rows/lock_changes.rs",
         &[("|| old.xattrs.is_empty() != new.xattrs.is_empty(),", ",")],

@@ -25,7 +25,7 @@ const NAMES_MAX: usize = 16;
 
 /// The bits that the attributes of an inode need.
 pub(super) fn attr_bits(attr: &Attr) -> InodeBits {
-    let bits = InodeBits::PERM | InodeBits::UPDATE;
+    let bits = InodeBits::PERM | InodeBits::UPDATE | InodeBits::ATIME;
     if attr.mode & mode::FMT == mode::REG { bits | InodeBits::SIZE } else { bits }
 }
 /// The bits that extended attributes need: access control lists are a part of the permissions.
@@ -162,7 +162,7 @@ impl Inodes {
         let Some(inode) = self.table.get_mut(&fid) else { return (Vec::new(), false) };
         let mut names = Vec::new();
         let mut used_by_kernel = false;
-        if ended.intersects(InodeBits::PERM | InodeBits::UPDATE | InodeBits::SIZE) {
+        if ended.intersects(InodeBits::ATTRS) {
             inode.entry = None;
             used_by_kernel = core::mem::take(&mut inode.kernel_until) > now;
         }
@@ -214,7 +214,7 @@ impl Inodes {
     pub(super) fn entry(&self, fid: Fid) -> Option<&EntryReply> {
         self.table.get(&fid)?.entry.as_ref()
     }
-    /// The MDT has recorded an access time that this mount has sent. Access times are not coherent.
+    /// The MDT has recorded an access time that this mount has sent.
     pub(super) fn accessed(&mut self, fid: Fid, atime: Timestamp) {
         if let Some(entry) = self.table.get_mut(&fid).and_then(|inode| inode.entry.as_mut()) {
             entry.attr.atime = entry.attr.atime.max(atime);

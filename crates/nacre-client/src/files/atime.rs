@@ -1,10 +1,10 @@
 //! Access times: when a read changes one, and how the MDT learns of it.
 //!
 //! A read costs no request: the new time is kept with the file and travels with the next close of one of its handles. Until
-//! that close has its reply this mount shows the pending time itself, so that a program sees the effect of its
-//! own reads. Access times are not coherent: the MDT revokes no lock for one, so that other mounts see it only when they ask
-//! for the attributes after the close. A time that was pending when the mount died is lost. Directories are accessed by
-//! listings. Not here: symbolic links, whose access times never change.
+//! that close has its reply this mount shows the pending time itself, so that a program sees the effect of its own reads.
+//! The MDT revokes the lock bit ATIME of other mounts when it records a new time: they see it after the close. A time that
+//! was pending when the mount died is lost. Directories are accessed by listings. Not here: symbolic links, whose access
+//! times never change.
 
 use core::cell::Cell;
 use core::time::Duration;

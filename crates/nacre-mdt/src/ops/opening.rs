@@ -1,7 +1,8 @@
 //! Opens and closes: the row of an open, and the state of the file's size when a writer opens or closes it.
 //!
 //! Rules: the first open for write makes the size `Open` in the same transaction; the close of the only writer since then
-//! makes it `Exact` again; after any other last close the OSTs are asked in the background.
+//! makes it `Exact` again; after any other last close the OSTs are asked in the background. A close that reports a new
+//! access time takes the old one from the caches of other clients.
 
 use crate::ops::data;
 use crate::ops::size::{grow, mark_size_unknown};
@@ -87,8 +88,7 @@ pub(crate) fn end_open(
         view.state_change(StateChange::Closed { export, handle });
         return Ok(());
     };
-    let accessed = atime.is_some_and(|atime| atime > inode.attr.atime);
-    inode.attr.atime = inode.attr.atime.max(atime.unwrap_or(inode.attr.atime));
+    let accessed = was_read(view, &mut inode, atime);
     let mut changed = false;
     if opened.writes() && inode.is_regular() {
         changed = true;
@@ -113,14 +113,26 @@ pub(crate) fn end_open(
 
 /// Stores the access time of a file that was read through opens of which the MDT does not know.
 pub(crate) fn accessed(view: &mut View<'_>, fid: Fid, atime: Option<Timestamp>) -> Step<()> {
-    if let Some(atime) = atime
-        && let Some(mut inode) = view.inode(fid)?
-        && atime > inode.attr.atime
+    if let Some(mut inode) = view.inode(fid)?
+        && was_read(view, &mut inode, atime)
     {
-        inode.attr.atime = atime;
         view.put_unnoticed(&inode);
     }
     Ok(())
+}
+
+/// Sets the access time of an inode, if it is a later one. When many clients read a file that has changed, each reports an
+/// access, and each has read the attributes meanwhile: only the first one in each second takes them from the others, which
+/// then show an access time that is wrong by less than a second.
+fn was_read(view: &mut View<'_>, inode: &mut Inode, atime: Option<Timestamp>) -> bool {
+    let old = inode.attr.atime;
+    let Some(atime) = atime.filter(|atime| *atime > old) else { return false };
+    inode.attr.atime = atime;
+    let is_first = old <= inode.attr.mtime.max(inode.attr.ctime);
+    if is_first || old.sec != atime.sec {
+        view.breaks(inode.attr.fid, InodeBits::ATIME);
+    }
+    true
 }
 
 /// Applies the report of a writer and decides whether the size is known now.

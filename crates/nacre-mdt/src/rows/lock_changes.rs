@@ -104,6 +104,7 @@ pub(crate) fn changed_bits(old: &Inode, new: &Inode) -> InodeBits {
                 != (b.size, b.size_state, b.blocks, b.mtime, new.mtime_order),
             contents,
         )
+        | when(a.atime != b.atime, InodeBits::ATIME)
         | when((&old.layout, &old.template) != (&new.layout, &new.template), InodeBits::LAYOUT)
         | when(xattrs(old, false) != xattrs(new, false), InodeBits::XATTR)
 }

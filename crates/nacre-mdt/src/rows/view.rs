@@ -315,9 +315,8 @@ impl<'a> View<'a> {
             self.output.locks.add_described(inode.attr.fid);
         }
     }
-    /// Stores an inode whose change no other client has to notice. That is the access time: clients that hold a directory keep
-    /// the hold and see the old time, because access times are not coherent, and a revoke at every listing would cost more than
-    /// all the rest. So is the close of a writer that changed nothing: no other client had SIZE meanwhile.
+    /// Stores an inode whose change no other client has to notice, for example the close of a writer that changed nothing: no
+    /// other client had SIZE meanwhile.
     pub(crate) fn put_unnoticed(&mut self, inode: &Inode) {
         self.shows_to_sender(inode);
         self.put(INODE, &inode.attr.fid.key(), inode);

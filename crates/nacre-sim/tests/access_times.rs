@@ -1,0 +1,91 @@
+//! Access times: a mount that has the attributes of a file or directory in its cache learns that another one has read it.
+
+mod support;
+
+use nacre_client::Client;
+use nacre_sim::NodeId;
+use nacre_sim::cluster::Cluster;
+use nacre_types::{Failure, Fid, SetAttr, Timestamp};
+use support::{DIR, MS, SEC, caller, cluster, create, make, run, sent_to};
+
+const OLD: Timestamp = Timestamp { sec: 7, nsec: 8 };
+
+/// Three mounts, a file and a directory with old access times.
+fn scene(seed: u64) -> (Cluster, [NodeId; 3], [Fid; 2]) {
+    let mut c = cluster(seed, 1, 3);
+    let mounts = [c.mounts[0], c.mounts[1], c.mounts[2]];
+    let made = run(&mut c, mounts[0], async |client| {
+        let (file, handle) = create(&client, "f").await?;
+        client.release(handle, None).await?;
+        let dir = make(&client, Fid::ROOT, "d", DIR).await?;
+        make(&client, dir, "sub", DIR).await?;
+        for fid in [file, dir] {
+            let set = SetAttr { atime: Some(OLD), ..SetAttr::default() };
+            client.setattr(fid, set, caller()).await?;
+        }
+        Ok::<_, Failure>([file, dir])
+    });
+    c.world.run_for(SEC);
+    (c, mounts, made.expect("made"))
+}
+/// A program of a mount reads a file, or lists a directory.
+fn access(c: &mut Cluster, mount: NodeId, fid: Fid) {
+    let read = run(c, mount, async move |client| {
+        let is_dir = client.getattr(fid).await?.attr.is_dir();
+        let (_, handle) = client.open(fid, 0, caller()).await?;
+        if is_dir {
+            client.readdir(fid, 0, 10, true).await?;
+        } else {
+            client.read(handle, 0, 100).await?;
+        }
+        client.release(handle, None).await
+    });
+    assert_eq!(read, Ok(()));
+    c.world.run_for(300 * MS);
+}
+fn seen(c: &mut Cluster, mount: NodeId, fid: Fid) -> Timestamp {
+    run(c, mount, async move |client: std::rc::Rc<Client>| client.getattr(fid).await)
+        .expect("seen")
+        .attr
+        .atime
+}
+fn getattrs(c: &mut Cluster, mount: NodeId) -> u64 {
+    sent_to(c, mount, "mdc.", "mds_getattr")
+}
+
+#[test]
+fn another_mount_with_the_attributes_in_its_cache_sees_a_read() {
+    for seed in 1..=6 {
+        let (mut c, [first, second, _], fids) = scene(seed);
+        for fid in fids {
+            assert_eq!(seen(&mut c, second, fid), OLD, "seed {seed}");
+            let before = getattrs(&mut c, second);
+            assert_eq!(seen(&mut c, second, fid), OLD, "seed {seed}");
+            assert_eq!(getattrs(&mut c, second), before, "seed {seed}: they are in the cache");
+            access(&mut c, first, fid);
+            let now = seen(&mut c, first, fid);
+            assert!(now > OLD, "seed {seed}: {now:?}");
+            assert_eq!(seen(&mut c, second, fid), now, "seed {seed}\n{}", c.world.trace(60));
+        }
+    }
+}
+
+#[test]
+fn readers_at_the_same_time_do_not_take_the_attributes_from_each_other() {
+    for seed in 1..=6 {
+        let (mut c, [first, second, third], [file, _]) = scene(seed);
+        for mount in [second, third] {
+            // Both are to change the access time.
+            assert_eq!(seen(&mut c, mount, file), OLD, "seed {seed}");
+        }
+        let into_second = c.world.now_ns() % SEC;
+        c.world.run_for(SEC - into_second);
+        access(&mut c, second, file);
+        let shown = seen(&mut c, first, file);
+        assert!(shown > OLD, "seed {seed}");
+        let before = getattrs(&mut c, first);
+        access(&mut c, third, file);
+        assert_eq!(seen(&mut c, first, file), shown, "seed {seed}: the difference is below a second");
+        assert_eq!(getattrs(&mut c, first), before, "seed {seed}");
+    }
+}

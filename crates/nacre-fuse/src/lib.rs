@@ -37,6 +37,7 @@ mod notify;
 mod ops;
 mod pages;
 mod read_window;
+mod replace;
 #[cfg(test)]
 #[path = "../../../fuzz/support/replay.rs"]
 mod replay_corpus;

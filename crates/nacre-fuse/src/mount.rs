@@ -1,15 +1,17 @@
 //! Mounting: the mount point is checked first, and every refusal says what to do.
 //!
-//! A mount point whose server died (`kill -9`) fails every access with ENOTCONN; if it is a nacre mount it is cleared.
+//! A mount point whose server died (`kill -9`) fails every access with ENOTCONN; if it is a nacre mount it stays until the next
+//! mount takes its place.
 
 use crate::buffers::BufferPool;
 use crate::device::{Channel, open_device};
 use crate::fusermount::{self, Refusal};
 use crate::kernel_options::KernelOptions;
 use crate::read_window;
+use crate::replace::replace_dead;
 use crate::session::{self, Session, SessionConfig, SessionError};
 use crate::table::FS_TYPE;
-use crate::table::mounted_type;
+use crate::table::{mounted_type, mounts_on};
 use crate::uring::{Rings, Transport, WhyDevice};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
@@ -18,7 +20,7 @@ use rustix::mount::{UnmountFlags, mount, mount_remount, unmount};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tracing::info;
+use tracing::{debug, info};
 
 /// How to mount.
 #[derive(Debug, Clone)]
@@ -118,14 +120,9 @@ impl Mounted {
 /// # Errors
 /// A sentence for the user; the file system is not mounted then.
 pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
-    let path = check_mount_point(path)?;
-    let device = match fusermount::is_used() {
-        true => fusermount::mount(&path, &options.source, options.kernel).map_err(|e| match e {
-            Refusal::NotInstalled => MountError::Forbidden,
-            Refusal::Said(why) => MountError::Refused(why),
-            Refusal::Os(source) => MountError::Os { what: "mounting on", path: text(&path), source },
-        })?,
-        false => mount_as_root(&path, options)?,
+    let (path, device) = match one_layer(path)? {
+        MountPoint::Empty(path) => (path.clone(), connect(&path, options)?),
+        MountPoint::Dead(path) => (path.clone(), connect_instead(&path, options)?),
     };
     let channel = Arc::new(Channel::new(device, Arc::new(BufferPool::default())));
     let (rings, why) = match options.session.rings.then(|| Rings::prepare(&channel)) {
@@ -149,6 +146,34 @@ pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountE
             Err(e.into())
         }
     }
+}
+
+fn connect(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    if !fusermount::is_used() {
+        return mount_as_root(path, options);
+    }
+    fusermount::mount(path, &options.source, options.kernel).map_err(|e| match e {
+        Refusal::NotInstalled => MountError::Forbidden,
+        Refusal::Said(why) => MountError::Refused(why),
+        Refusal::Os(source) => MountError::Os { what: "mounting on", path: text(path), source },
+    })
+}
+/// The same where a dead mount is.
+fn connect_instead(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    if !fusermount::is_used() {
+        let device = device()?;
+        match replace_dead(path, &device, options) {
+            Ok(()) => {
+                info!(path = %path.display(), "mounted in the place of a dead mount, whose server was killed");
+                return Ok(device);
+            }
+            Err(error) => debug!(path = %path.display(), %error, "cannot mount beneath the dead mount"),
+        }
+    }
+    if let MountPoint::Dead(path) = look_at(path)? {
+        clear_dead(&path)?;
+    }
+    connect(path, options)
 }
 
 fn mount_as_root(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
@@ -204,25 +229,42 @@ pub fn check_device() -> Result<(), MountError> {
     if fusermount::is_used() && !fusermount::is_there() { Err(MountError::Forbidden) } else { Ok(()) }
 }
 
-/// Checks that `path` can be mounted on, clears a dead nacre mount on it. Returns its real path.
+/// Checks that `path` can be mounted on: it is an empty directory, or has a dead nacre mount, which stays.
 ///
 /// # Errors
 /// A sentence for the user.
-pub fn check_mount_point(path: &Path) -> Result<PathBuf, MountError> {
-    // Another dead mount may be below a cleared one.
-    const LAYERS_MAX: u32 = 8;
+pub fn check_mount_point(path: &Path) -> Result<(), MountError> {
+    look_at(path).map(drop)
+}
+
+/// A place that can be mounted on, by its real path.
+enum MountPoint {
+    Empty(PathBuf),
+    /// A nacre mount is there whose server has ended.
+    Dead(PathBuf),
+}
+
+fn look_at(path: &Path) -> Result<MountPoint, MountError> {
     // Checks the mount table first: an access to a mount whose server hangs would hang.
     let place = place_of(path);
+    let Some(what) = mounted_type(&place) else { return check_directory(path).map(MountPoint::Empty) };
+    match root_state(&place) {
+        RootState::Dead if what == FS_TYPE => Ok(MountPoint::Dead(place)),
+        RootState::Dead => Err(MountError::DeadMount { path: text(path), what }),
+        RootState::Replies => Err(MountError::AlreadyMounted { path: text(path), what }),
+        RootState::Silent => {
+            let what = format!("{what}, its server does not reply");
+            Err(MountError::AlreadyMounted { path: text(path), what })
+        }
+    }
+}
+/// The same after dead mounts on top of another one have been removed.
+fn one_layer(path: &Path) -> Result<MountPoint, MountError> {
+    const LAYERS_MAX: u32 = 8;
     for _ in 0..LAYERS_MAX {
-        let Some(what) = mounted_type(&place) else { return check_directory(path) };
-        match root_state(&place) {
-            RootState::Dead if what == FS_TYPE => clear_dead(&place)?,
-            RootState::Dead => return Err(MountError::DeadMount { path: text(path), what }),
-            RootState::Replies => return Err(MountError::AlreadyMounted { path: text(path), what }),
-            RootState::Silent => {
-                let what = format!("{what}, its server does not reply");
-                return Err(MountError::AlreadyMounted { path: text(path), what });
-            }
+        match look_at(path)? {
+            MountPoint::Dead(place) if mounts_on(&place) > 1 => clear_dead(&place)?,
+            found => return Ok(found),
         }
     }
     Err(MountError::DeadMount { path: text(path), what: FS_TYPE.to_owned() })
@@ -318,6 +360,6 @@ mod tests {
         assert!(check(dir.path()).contains("is not empty"));
         assert!(check(Path::new("/proc")).contains("is a mount point already (proc)"));
         std::fs::remove_file(&file).unwrap();
-        assert_eq!(check_mount_point(dir.path()).unwrap(), dir.path().canonicalize().unwrap());
+        check_mount_point(dir.path()).unwrap();
     }
 }

@@ -29,6 +29,11 @@ pub fn mounted_type(path: &Path) -> Option<String> {
     mount_on(&own()?, path).map(|line| line.fs_type)
 }
 
+/// How many mounts are on exactly `path`, one upon the other.
+pub(crate) fn mounts_on(path: &Path) -> usize {
+    own().unwrap_or_default().iter().filter(|line| line.point == path).count()
+}
+
 /// The options of the nacre mount on exactly `path` that the table shows: `rw,noatime`.
 pub fn options_of(path: &Path) -> Option<String> {
     mount_on(&own()?, path).filter(|line| line.fs_type == FS_TYPE).map(|line| line.options)

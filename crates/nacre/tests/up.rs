@@ -10,6 +10,8 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn data_is_kept_between_runs_and_the_banner_says_what_to_know() {
@@ -285,7 +287,7 @@ fn down_names_the_mounts_that_lose_or_wait() {
 }
 
 #[test]
-fn a_dead_mount_point_is_cleared_by_the_next_up_and_nothing_acknowledged_is_lost() {
+fn a_dead_mount_stays_until_the_next_up_and_nothing_acknowledged_is_lost() {
     let Some(m) = Machine::new() else { return };
     let up = m.up();
     let file = fs::File::create(m.mount().join("a")).unwrap();
@@ -294,9 +296,29 @@ fn a_dead_mount_point_is_cleared_by_the_next_up_and_nothing_acknowledged_is_lost
     drop(file);
     let dead = fs::metadata(m.mount()).unwrap_err();
     assert_eq!(dead.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+    // A program that goes on writing must not write into the directory below.
+    let ended = Arc::new(AtomicBool::new(false));
+    let program = std::thread::spawn({
+        let (file, ended) = (m.mount().join("below"), ended.clone());
+        move || {
+            while !ended.load(Ordering::Relaxed) {
+                let _dead = fs::write(&file, "x");
+            }
+        }
+    });
+    let (ost, away) = (m.path("data/ost0"), m.path("ost0"));
+    fs::rename(&ost, &away).unwrap();
+    let failed = m.nacre(&["up", m.mount().to_str().unwrap(), "--dir", m.path("data").to_str().unwrap()]);
+    assert!(!failed.ok && failed.err.contains("ost0"), "{}", failed.err);
+    let dead = fs::metadata(m.mount()).unwrap_err();
+    assert_eq!(dead.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()), "it stays");
+    fs::rename(&away, &ost).unwrap();
     let up = m.up();
     assert_eq!(fs::read_to_string(m.mount().join("a")).unwrap(), "acknowledged");
+    ended.store(true, Ordering::Relaxed);
+    program.join().unwrap();
     up.stop();
+    assert_eq!(fs::read_dir(m.mount()).unwrap().count(), 0, "nothing is in the directory below");
     m.good(&["check", m.path("data").to_str().unwrap()]);
 }
 

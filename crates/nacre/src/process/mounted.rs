@@ -77,8 +77,8 @@ impl Mounted {
             if let Err(lost) = process.check_lost() {
                 let lost = lost.context(format!(
                     "{0} has failed, and every call on it fails until it is mounted again\n\
-                     hint: mend the cause and give the same command again, which clears the mount point; nacre umount --lazy {0} \
-                     only clears it",
+                     hint: mend the cause and give the same command again, which mounts it anew; nacre umount --lazy {0} \
+                     only clears the mount point",
                     self.dir.display()
                 ));
                 return Ok(Err(lost));

@@ -40,8 +40,8 @@ use std::time::{Duration, Instant};
         a second Ctrl-C detaches the mount lazily.\n\
         \n\
         If a target fails (its disk does, for example), the process ends and says why, and the\n\
-        mount stays: calls on it fail, so that nothing is written into the directory below. A\n\
-        mount point that a failed or killed process left behind is cleared by the next `up`.",
+        mount stays: calls on it fail, so that nothing is written into the directory below. The\n\
+        next `up` takes the place of a mount that a failed or killed process left behind.",
     after_help = "Examples:\n\
         \x20 nacre up                                  mount on /mnt/nacre\n\
         \x20 nacre up /mnt/a --dir /data/a --osts 4    a new file system with four OSTs\n\

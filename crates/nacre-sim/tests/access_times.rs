@@ -6,7 +6,7 @@ use nacre_client::Client;
 use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Failure, Fid, OpenHandle, SetAttr, Timestamp};
-use support::{DIR, MS, SEC, caller, cluster, create, make, run, sent_to};
+use support::{DIR, MS, SEC, caller, cluster, create, make, run, sent_to, write};
 
 const OLD: Timestamp = Timestamp { sec: 7, nsec: 8 };
 
@@ -92,5 +92,65 @@ fn readers_at_the_same_time_do_not_take_the_attributes_from_each_other() {
         assert!(seen(&mut c, third, file) >= shown, "seed {seed}");
         assert_eq!(seen(&mut c, first, file), shown, "seed {seed}: the difference is below a second");
         assert_eq!(getattrs(&mut c, first), before, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_change_by_a_third_mount_does_not_wait_for_two_readers() {
+    for seed in 1..=12 {
+        let (mut c, [first, second, third], fids) = scene(seed);
+        for fid in fids {
+            let handles = [first, second].map(|mount| (mount, begin(&mut c, mount, fid)));
+            for (mount, handle) in handles {
+                let closed = run(&mut c, mount, async move |client| client.release(handle, None).await);
+                assert_eq!(closed, Ok(()));
+            }
+            let began = c.world.now_ns();
+            let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+            let changed =
+                run(&mut c, third, async move |client| client.setattr(fid, set, caller()).await.map(drop));
+            let took = c.world.now_ns() - began;
+            assert!(changed.is_ok() && took < 100 * MS, "seed {seed}: {took} ns\n{}", c.world.trace(60));
+        }
+    }
+}
+
+#[test]
+fn a_reader_does_not_wait_for_a_stopped_mount_that_knows_the_access_time() {
+    const FILES: usize = 150;
+    for seed in 1..=3 {
+        let (mut c, [first, second, _], _) = scene(seed);
+        let made = run(&mut c, first, async |client| {
+            let mut files = Vec::new();
+            for number in 0..FILES {
+                let (fid, handle) = create(&client, &format!("f{number}")).await?;
+                client.release(handle, None).await?;
+                files.push(fid);
+            }
+            Ok::<_, Failure>(files)
+        });
+        let files = made.expect("made");
+        c.world.run_for(SEC);
+        for fid in &files {
+            seen(&mut c, second, *fid);
+        }
+        c.world.pause(second, true);
+        let mut slowest = 0;
+        for fid in files {
+            let began = c.world.now_ns();
+            let handle = begin(&mut c, first, fid);
+            let used = run(&mut c, first, async move |client| {
+                client.release(handle, None).await?;
+                let (own, handle) = create(&client, "own").await?;
+                write(&client, handle, 0, vec![1; 10]).await?;
+                client.release(handle, None).await?;
+                let (_, again) = client.open(own, 1, caller()).await?;
+                client.release(again, None).await?;
+                client.unlink(Fid::ROOT, b"own", false, caller()).await
+            });
+            assert_eq!(used, Ok(()), "seed {seed}");
+            slowest = slowest.max(c.world.now_ns() - began);
+        }
+        assert!(slowest < 100 * MS, "seed {seed}: {slowest} ns\n{}", c.world.trace(60));
     }
 }

@@ -80,8 +80,8 @@ impl Mdt {
             if let Some(kernel) = kernel.filter(|_| !stale.is_empty()) {
                 kernel.forget(stale).await;
             }
-            let inodes: Vec<Fid> = ended.iter().map(|(fid, _)| *fid).collect();
-            // Before opens are reported: it ends some of them.
+            // Before opens are reported: it ends some of them. The access time does not depend on handles.
+            let inodes: Vec<Fid> = with(InodeBits::ALL - InodeBits::ATIME, &ended).collect();
             self.late_releases().ended(self.ctx(), &inodes).await;
             let opens: Vec<Fid> = with(InodeBits::OPEN, &ended).collect();
             self.report_opens(&opens).await;

@@ -375,6 +375,16 @@ impl InodeLocks {
         Some(InodeRevoke { holder, fid, bits, wanted, number })
     }
 
+    /// Begins to revoke bits from all holders but `own`, for a change that does not wait for them.
+    pub fn revoke_from_others(&mut self, own: Option<Generation>, fid: Fid, bits: InodeBits) {
+        let others = self.of_inode(fid).filter(|lock| Some(lock.holder) != own);
+        let holders: Vec<Generation> = others.map(|lock| lock.holder).collect();
+        for holder in holders {
+            let revoke = self.begin_revoke(holder, fid, InodeMode::Ex, bits);
+            self.effects.extend(revoke.map(InodeLockEffect::Revoke));
+        }
+    }
+
     // ---- ends of locks
 
     /// The client has acknowledged a callback. Returns false for a callback that is not open (any more).

@@ -219,6 +219,17 @@ impl InodeLockTable {
         self.locks.borrow_mut().leave(ticket, self.ctx.now());
     }
 
+    /// Revokes the access times of inodes from other clients, without waiting.
+    pub(crate) fn revoke_access_times(&self, core: &TargetCore, own: Option<ExportId>, fids: &[Fid]) {
+        if fids.is_empty() {
+            return;
+        }
+        let mut locks = self.locks.borrow_mut();
+        fids.iter().for_each(|fid| locks.revoke_from_others(own, *fid, InodeBits::ATIME));
+        drop(locks);
+        self.carry_out(core);
+    }
+
     // ---- ends of locks
 
     /// A client returns locks.

@@ -2,7 +2,8 @@
 //!
 //! Rules: the first open for write makes the size `Open` in the same transaction; the close of the only writer since then
 //! makes it `Exact` again; after any other last close the OSTs are asked in the background. A close that reports a new
-//! access time takes the old one from the caches of other clients.
+//! access time takes the old one from the caches of other clients, but does not wait for them: two clients that have both
+//! read a file would wait for each other's closes, and one that does not reply would delay the closes of all.
 
 use crate::ops::data;
 use crate::ops::size::{grow, mark_size_unknown};
@@ -130,7 +131,7 @@ fn was_read(view: &mut View<'_>, inode: &mut Inode, atime: Option<Timestamp>) ->
     inode.attr.atime = atime;
     let is_first = old <= inode.attr.mtime.max(inode.attr.ctime);
     if is_first || old.sec != atime.sec {
-        view.breaks(inode.attr.fid, InodeBits::ATIME);
+        view.shows_access(inode.attr.fid);
     }
     true
 }

@@ -27,6 +27,7 @@ pub(crate) struct LockChanges {
     removed: Vec<Fid>,
     described: SmallVec<[Fid; 2]>,
     unreported: Vec<Fid>,
+    accessed: SmallVec<[Fid; 1]>,
 }
 
 impl LockChanges {
@@ -49,6 +50,13 @@ impl LockChanges {
     pub(crate) fn add_unreported(&mut self, fid: Fid) {
         self.unreported.push(fid);
     }
+    /// Inodes with a new access time: other clients are told, but not waited for.
+    pub(crate) fn accessed(&self) -> &[Fid] {
+        &self.accessed
+    }
+    pub(crate) fn add_accessed(&mut self, fid: Fid) {
+        self.accessed.push(fid);
+    }
     pub(crate) fn add_broken(&mut self, fid: Fid, bits: InodeBits) {
         self.broken.push((fid, bits));
     }
@@ -66,6 +74,7 @@ impl LockChanges {
         self.broken.extend(later.broken);
         self.described.extend(later.described);
         self.unreported.extend(later.unreported);
+        self.accessed.extend(later.accessed);
     }
     pub(crate) fn set_changed(&mut self, state: EntryReply) {
         self.changed.retain(|earlier| earlier.attr.fid != state.attr.fid);
@@ -104,7 +113,6 @@ pub(crate) fn changed_bits(old: &Inode, new: &Inode) -> InodeBits {
                 != (b.size, b.size_state, b.blocks, b.mtime, new.mtime_order),
             contents,
         )
-        | when(a.atime != b.atime, InodeBits::ATIME)
         | when((&old.layout, &old.template) != (&new.layout, &new.template), InodeBits::LAYOUT)
         | when(xattrs(old, false) != xattrs(new, false), InodeBits::XATTR)
 }

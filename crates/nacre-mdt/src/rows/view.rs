@@ -303,6 +303,12 @@ impl<'a> View<'a> {
             self.output.locks.add_broken(fid, bits);
         }
     }
+    /// Notes a new access time, which other clients are to see.
+    pub(crate) fn shows_access(&mut self, fid: Fid) {
+        if self.others_hold(fid) {
+            self.output.locks.add_accessed(fid);
+        }
+    }
     /// Notes that the last name of an inode goes, of which the sender may have opens that it has not reported.
     pub(crate) fn needs_report(&mut self, fid: Fid) {
         if self.holders.is_some_and(|holders| holders.sender_opens(fid)) {

@@ -270,6 +270,8 @@ impl Mdt {
             }
             self.follow_state_change(change);
         }
+        let own = request.map(|request| request.export);
+        self.inode_locks().revoke_access_times(self.core(), own, output.locks.accessed());
         self.set_lock_tail(request, transno, output.locks);
         if let Some(request) = request {
             self.inode_locks().change_applied(request.export);

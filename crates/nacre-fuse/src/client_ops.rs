@@ -10,7 +10,7 @@ use nacre_client::{
     AllocateArgs, Client, CreateArgs, KernelCache, PageUse, ReaddirPage, ResolvedInode, SetxattrArgs,
     Validity, WriteArgs,
 };
-use nacre_types::{Caller, Errno, Failure, Fid, LayoutTemplate, OpenHandle, SetAttr};
+use nacre_types::{Caller, Errno, Failure, Fid, LayoutTemplate, OpenHandle, SetAttr, Timestamp};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::params::BoundParam;
 use nacre_wire::target::StatfsReply;
@@ -26,6 +26,9 @@ pub struct ClientOps {
 type OpResult<T> = Result<T, Errno>;
 
 impl Ops for ClientOps {
+    fn now(&self, _wall: Timestamp) -> Timestamp {
+        self.client.now()
+    }
     fn validity(&self, name: Option<(Fid, &[u8])>, fid: Fid) -> Validity {
         self.client.validity(name, fid)
     }
@@ -146,8 +149,8 @@ impl Ops for ClientOps {
     ) -> OpResult<ReaddirPage> {
         self.client.readdir(dir, cookie, entries_max, with_attrs).await.map_err(Failure::for_caller)
     }
-    async fn opendir(&self, fid: Fid, caller: Caller) -> OpResult<OpenHandle> {
-        let opened = self.client.open(fid, 0, caller).await.map_err(Failure::for_caller)?;
+    async fn opendir(&self, fid: Fid, flags: u32, caller: Caller) -> OpResult<OpenHandle> {
+        let opened = self.client.open(fid, flags, caller).await.map_err(Failure::for_caller)?;
         Ok(opened.1)
     }
     async fn releasedir(&self, handle: OpenHandle) -> OpResult<()> {

@@ -9,7 +9,7 @@ use core::future::Future;
 use nacre_client::{
     AllocateArgs, CreateArgs, KernelCache, ReaddirPage, ResolvedInode, SetxattrArgs, Validity, WriteArgs,
 };
-use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr};
+use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr, Timestamp};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::params::BoundParam;
 use nacre_wire::target::StatfsReply;
@@ -38,6 +38,11 @@ macro_rules! missing {
 
 /// A file system behind the FUSE layer.
 pub trait Ops: 'static {
+    /// The present time for utimensat(2) with UTIME_NOW, on the clock of all other times of the file system. `wall`: that of
+    /// this machine.
+    fn now(&self, wall: Timestamp) -> Timestamp {
+        wall
+    }
     /// How long the kernel may use the reply that is being made without asking again: a name of `fid`, if one is given,
     /// and its attributes. Called once for each, when everything else is decided; from then on a change of either is
     /// preceded by [`KernelCache::forget`].
@@ -146,9 +151,9 @@ pub trait Ops: 'static {
     fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> impl Future<Output = OpResult<()>> {
         missing!(fid, handle)
     }
-    /// A handle that preserves the directory when it is removed.
-    fn opendir(&self, fid: Fid, caller: Caller) -> impl Future<Output = OpResult<OpenHandle>> {
-        let _ = (&fid, &caller);
+    /// A handle that preserves the directory when it is removed, for `flags` of open(2).
+    fn opendir(&self, fid: Fid, flags: u32, caller: Caller) -> impl Future<Output = OpResult<OpenHandle>> {
+        let _ = (fid, flags, &caller);
         async { Ok(OpenHandle(0)) }
     }
     fn releasedir(&self, handle: OpenHandle) -> impl Future<Output = OpResult<()>> {

@@ -34,6 +34,7 @@ fn begin(c: &mut Cluster, mount: NodeId, fid: Fid) -> OpenHandle {
         let is_dir = client.getattr(fid).await?.attr.is_dir();
         let (_, handle) = client.open(fid, 0, caller()).await?;
         if is_dir {
+            client.listed_through(handle);
             client.readdir(fid, 0, 10, true).await?;
         } else {
             client.read(handle, 0, 100).await?;

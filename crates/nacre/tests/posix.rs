@@ -5,6 +5,7 @@
 mod machine;
 
 use machine::{Machine, Running, eventually};
+use rustix::fs::{Dir, Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -262,6 +263,12 @@ fn reads_change_access_times_as_the_mount_options_say() {
     assert!(Command::new(set[0]).args(&set[1..]).arg(&file).status().unwrap().success());
     assert_eq!(times(&file)[0].0 / 86400, 11356);
     assert_eq!(read(&file), ATIME);
+    for path in [file.clone(), t.first("d/f")] {
+        assert!(Command::new("touch").arg("-a").arg(&path).status().unwrap().success());
+        let [atime, _, ctime] = times(&file);
+        assert!(atime <= ctime, "{atime:?} {ctime:?}");
+        assert_eq!((read(&file), read(&file)), (ATIME, NOTHING), "touch -a {}", path.display());
+    }
 
     // The close tells the MDT, and a mount that ends forgets nothing.
     let (seen, seen_dir) = (times(&file)[0], times(&dir)[0]);
@@ -287,6 +294,11 @@ fn reads_change_access_times_as_the_mount_options_say() {
     let mut noatime = perl(&file, quiet);
     go(&mut noatime);
     assert_eq!((ended(noatime), times(&file)), (Some(0), before), "O_NOATIME");
+    let before = times(&dir);
+    let flags = OFlags::DIRECTORY | OFlags::NOATIME;
+    let listing = Dir::new(rustix::fs::open(&dir, flags, Mode::empty()).unwrap()).unwrap();
+    assert!(listing.count() > 2);
+    assert_eq!(times(&dir), before, "O_NOATIME");
     t = mounted_with(t, "ro,strictatime");
     assert_eq!((read(&file), read(&dir)), (NOTHING, NOTHING));
     t.end();

@@ -6,6 +6,12 @@ const HOLES: &str = "kept_bytes_in_holes_and_in_preallocated_space_are_counted_l
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "a listing through a handle that was opened with O_NOATIME changes the access time",
+        "crates/nacre-client/src/files/table.rs",
+        &[("if self.noatime { Atime::Never } else { policy.directories }", "policy.directories")],
+    )
+    .found_by("nacre", "posix", "reads_change_access_times_as_the_mount_options_say"),
+    planted(
         "a short request keeps the buffer that it was read into",
         "crates/nacre-fuse/src/buffers.rs",
         &[("if buffer.len() >= LEND_MIN_BYTES {", "if buffer.len() >= 8192 {")],

@@ -174,7 +174,7 @@ impl Client {
     /// its open is made. `renew`: they are to be read again.
     pub fn listing_use(&self, handle: OpenHandle, renew: bool) -> PageUse {
         let Ok(open) = self.files.handle(handle) else { return PageUse::Direct };
-        let (fid, atime) = (open.file.fid, self.atime().directories);
+        let (fid, atime) = (open.file.fid, open.listing_atime(self.atime()));
         let has_names = |mdt: Rc<Mdt>| mdt.locks_usable_until().is_some() && mdt.cache().has_names(fid);
         let is_direct = atime == Atime::Always || !self.mount.has_kernel();
         if is_direct || !self.mount.mdt_of(fid).is_some_and(has_names) {
@@ -186,13 +186,13 @@ impl Client {
         open.set_cached(page_use != PageUse::Direct);
         page_use
     }
-    /// A request for names has come through a handle: its open has ended in the kernel.
+    /// A request for names has come through a handle: its open has ended in the kernel, and its program accesses the directory.
     pub fn listed_through(&self, handle: OpenHandle) {
-        if let Ok(open) = self.files.handle(handle)
-            && open.is_cached()
-        {
+        let Ok(open) = self.files.handle(handle) else { return };
+        if open.is_cached() {
             self.mount.pages().used(open.file.fid);
         }
+        self.note_access(&open.file, open.listing_atime(self.atime()));
     }
     /// Whether a read must not use the pages that the kernel has of a file.
     pub fn pages_are_doubtful(&self, fid: Fid) -> bool {

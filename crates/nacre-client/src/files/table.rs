@@ -123,6 +123,10 @@ impl Open {
     pub(crate) fn atime(&self, policy: AtimePolicy) -> Atime {
         if self.noatime { Atime::Never } else { policy.files }
     }
+    /// The same for a listing of a directory.
+    pub(crate) fn listing_atime(&self, policy: AtimePolicy) -> Atime {
+        if self.noatime { Atime::Never } else { policy.directories }
+    }
     /// A lock of this owner is about to be requested: a release must know from now on what to drop.
     pub(crate) fn lock_requested(&self, family: FlockFamily, owner: u64) {
         self.lock_owners.borrow_mut().insert((family, owner));

@@ -237,9 +237,6 @@ impl Client {
         let after = cookie.max(name::COOKIE_DOTDOT);
         let (listed, attrs, eof) = self.names_behind(dir, after, left, with_attrs).await?;
         entries.extend(listed);
-        if let Some(file) = self.files.used(dir) {
-            self.note_access(&file, self.atime().directories);
-        }
         let first = entries.len() - attrs.len();
         for (listed, entry) in entries.iter_mut().skip(first).zip(self.resolve_all(attrs).await?) {
             listed.entry = entry;

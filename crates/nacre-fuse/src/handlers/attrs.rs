@@ -28,7 +28,7 @@ pub(crate) async fn statx<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
 
 pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let args: abi::SetattrIn = request.args().take()?;
-    let set = set_attr(&args, door.ctx.wall())?;
+    let set = set_attr(&args, door.ops.now(door.ctx.wall()))?;
     let handle = (args.valid & fattr::FH != 0).then_some(OpenHandle(args.fh));
     // The kernel asks to drop set-id bits with every chown(2). The groups of root decide nothing (see `ops::setattr` of the
     // MDT), and their lookup takes as long as the change itself.
@@ -42,7 +42,8 @@ pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
     Ok(Body::attr(&entry, Validity::default(), Grant::none()))
 }
 
-/// The change that `args` requests. "Now" is this mount's clock; other times are the caller's.
+/// The change that `args` requests. "Now" comes from the file system, so that it is never later than the change time; other
+/// times are the caller's.
 fn set_attr(args: &abi::SetattrIn, now: Timestamp) -> Result<SetAttr, Errno> {
     let has = |bit: u32| args.valid & bit != 0;
     let given = |bit: u32, sec: u64, nsec: u32| {

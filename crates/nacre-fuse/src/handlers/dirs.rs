@@ -19,8 +19,9 @@ use nacre_types::OpenHandle;
 use std::rc::Rc;
 
 pub(crate) async fn opendir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
+    let abi::OpenIn { flags, .. } = request.args().take()?;
     let dir = request.fid()?;
-    let handle = door.ops.opendir(dir, request.caller(0)).await?;
+    let handle = door.ops.opendir(dir, flags, request.caller(0)).await?;
     if request.has_reply() {
         // No RELEASE follows for a handle that the caller never got. It fails only if the handle is already closed.
         let _ = door.ops.releasedir(handle).await;

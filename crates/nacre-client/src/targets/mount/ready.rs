@@ -72,7 +72,7 @@ impl Client {
     }
 
     /// Time for what this mount writes: its wall clock corrected by that of the root's MDT, strictly growing.
-    pub(crate) fn now(&self) -> Timestamp {
+    pub fn now(&self) -> Timestamp {
         let offset = self.mount.mdt_of(Fid::ROOT).map_or(0, |mdt| mdt.peer.wall_offset_ns());
         let now = self.ctx.wall().as_nanos() + i128::from(offset);
         let now = now.max(self.mount.last_time.get() + 1);

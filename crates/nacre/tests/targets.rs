@@ -188,6 +188,79 @@ fn an_up_with_a_blank_ost_does_not_start() {
 }
 
 #[test]
+fn an_up_replaces_a_lost_ost_after_the_command_that_its_refusal_names() {
+    let Some(m) = Machine::new() else { return };
+    let (mount, data) = (m.mount(), m.path("data"));
+    let (ost1, data_text) = (data.join("ost1"), data.to_str().unwrap());
+    let running = up(&m);
+    let (zero, one) = (put(&m, &mount, "zero", 0, b"first"), put(&m, &mount, "one", 1, b"second"));
+    running.stop();
+    fs::remove_dir_all(&ost1).unwrap();
+    let command = format!("nacre target replace demo-OST0001 --mgs {data_text}");
+    let words = ["demo-OST0001 is missing", "put it back", &command];
+    up_is_refused(&m, &words);
+    assert!(!ost1.exists(), "nothing is formatted without an admission");
+    fs::create_dir(&ost1).unwrap();
+    up_is_refused(&m, &words);
+    assert!(fs::read_dir(&ost1).unwrap().next().is_none(), "nothing is formatted without an admission");
+
+    let args: Vec<&str> = command.split(' ').skip(1).collect();
+    let said = m.good(&args);
+    assert!(said.contains(&format!("formats an empty target in {}", ost1.display())), "{said}");
+    m.good(&[&args[..], &["--revoke"]].concat());
+    up_is_refused(&m, &words);
+    m.good(&args);
+    fs::remove_dir(&ost1).unwrap();
+    let running = up(&m);
+    assert_eq!((whole(&zero, b"first"), whole(&one, b"second")), (Ok(()), Err(EIO)));
+    let fresh = put(&m, &mount, "fresh", 1, b"third");
+    assert_eq!(whole(&fresh, b"third"), Ok(()));
+    fs::remove_file(&one).unwrap();
+    running.stop();
+    m.good(&["check", data_text]);
+
+    // The admission was for one replacement.
+    fs::remove_dir_all(&ost1).unwrap();
+    up_is_refused(&m, &words);
+    m.good(&args);
+    let running = up(&m);
+    assert_eq!((whole(&zero, b"first"), whole(&fresh, b"third")), (Ok(()), Err(EIO)));
+    running.stop();
+}
+
+#[test]
+fn an_admission_does_not_format_an_ost_that_has_only_lost_its_label() {
+    let Some(m) = Machine::new() else { return };
+    let (mount, data) = (m.mount(), m.path("data"));
+    let running = up(&m);
+    let one = put(&m, &mount, "one", 1, b"second");
+    running.stop();
+    let (label, away) = (data.join("ost1/super"), m.path("super"));
+    fs::rename(&label, &away).unwrap();
+    m.good(&["target", "replace", "demo-OST0001", "--mgs", data.to_str().unwrap()]);
+    up_is_refused(&m, &["holds the files of a nacre store", "put that back"]);
+    fs::rename(&away, &label).unwrap();
+    let running = up(&m);
+    assert_eq!(whole(&one, b"second"), Ok(()));
+    running.stop();
+}
+
+#[test]
+fn writes_that_a_killed_up_has_left_for_a_lost_ost_do_not_keep_a_new_one_out() {
+    let Some(m) = Machine::new() else { return };
+    let (mount, data) = (m.mount(), m.path("data"));
+    let running = up(&m);
+    let zero = put(&m, &mount, "zero", 0, b"first");
+    let one = put(&m, &mount, "one", 1, b"second");
+    running.kill();
+    fs::remove_dir_all(data.join("ost1")).unwrap();
+    m.good(&["target", "replace", "demo-OST0001", "--mgs", data.to_str().unwrap()]);
+    let running = up(&m);
+    assert_eq!((whole(&zero, b"first"), whole(&one, b"second")), (Ok(()), Err(EIO)));
+    running.stop();
+}
+
+#[test]
 fn an_up_with_an_ost_from_an_old_copy_does_not_start() {
     let Some(m) = Machine::new() else { return };
     let (mount, data) = (m.mount(), m.path("data"));
@@ -220,6 +293,36 @@ fn an_up_with_an_ost_from_an_old_copy_does_not_start() {
 }
 
 #[test]
+fn check_of_an_up_that_has_lost_an_ost_checks_the_others() {
+    let Some(m) = Machine::new() else { return };
+    let (data, ost1) = (m.path("data"), m.path("data/ost1"));
+    let running = up(&m);
+    put(&m, &m.mount(), "f", 1, b"x");
+    running.stop();
+    let data = data.to_str().unwrap();
+    for make in [|_: &Path| Ok(()), |dir: &Path| fs::create_dir(dir)] {
+        drop(fs::remove_dir_all(&ost1));
+        make(&ost1).unwrap();
+        let said = m.nacre(&["check", data]);
+        assert_eq!(said.code, Some(3), "{} {}", said.out, said.err);
+        let lines = [
+            "demo-MDT0000     ok",
+            "demo-OST0000     ok",
+            "demo-OST0001     is missing",
+            "hint: put it back; or, if it is lost for good, ",
+            &format!("nacre target replace demo-OST0001 --mgs {data}"),
+            "ok as far as given: demo-OST0001 was not given",
+        ];
+        for line in lines {
+            assert!(said.out.contains(line), "{line:?} is not in: {}", said.out);
+        }
+        let said = m.nacre(&["check", "--json", data]);
+        assert_eq!(said.code, Some(3), "{} {}", said.out, said.err);
+        assert!(said.out.contains("\"not_given\""), "{}", said.out);
+    }
+}
+
+#[test]
 fn check_names_the_targets_that_it_was_not_given() {
     let Some(m) = Machine::new() else { return };
     let data = m.path("data");
@@ -231,6 +334,9 @@ fn check_names_the_targets_that_it_was_not_given() {
     let said = m.nacre(&["check", &mgs, &mdt, &ost0]);
     assert_eq!(said.code, Some(3), "{} {}", said.out, said.err);
     assert!(said.out.contains("ok as far as given") && said.out.contains("demo-OST0001"), "{}", said.out);
+    assert!(said.out.contains("demo-OST0001 was not given"), "{}", said.out);
+    let said = m.nacre(&["check", &mgs, &mdt]);
+    assert!(said.out.contains("demo-OST0000, demo-OST0001 were not given"), "{} {}", said.out, said.err);
     let whole = m.good(&["check", data.to_str().unwrap()]);
     assert!(!whole.contains("as far as given"), "{whole}");
     let one = m.nacre(&["check", &ost0]);

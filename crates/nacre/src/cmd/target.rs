@@ -46,6 +46,10 @@ pub(crate) enum TargetCommand {
             \x20 2. nacre target replace FS-OSTnnnn                              (where the MGS is served)\n\
             \x20 3. nacre serve DIR\n\
             \n\
+            An `up` that does not start because an OST is lost needs no mkfs: after `nacre target replace\n\
+            FS-OSTnnnn --mgs DIR` with its data directory, the next `up` formats an empty target in the\n\
+            missing or empty directory of the OST.\n\
+            \n\
             Mounts and the MDT continue without a restart. New files may be placed on the new OST at once.\n\
             Every stripe that old files had on the lost OST is lost: reading, writing and truncating it fails\n\
             with EIO, and it never reads as zeros. The files can be removed, and `nacre check` lists them.\n\
@@ -212,19 +216,33 @@ fn admit(args: &AdmitArgs, how: Admit) -> Result<()> {
         };
         output::line(&format!("  {what}"));
         output::line(&format!(
-            "next: nacre serve DIR, or start the `up` again; take it back: {} --revoke",
-            command(how, name)
+            "next: {}; take it back: {} --revoke",
+            next_step(args, how, kind, index),
+            command(args, how)
         ));
     }
     Ok(())
 }
 
-fn command(how: Admit, name: &str) -> String {
+/// The start of the admitted target. An `up` formats an empty one itself.
+fn next_step(args: &AdmitArgs, how: Admit, kind: TargetKind, index: u32) -> String {
+    match args.mgs.mgs.as_deref().filter(|dir| data_dir::is_data_dir(dir)) {
+        Some(dir) if (how, kind) == (Admit::Replacement, TargetKind::Ost) => format!(
+            "start the `up` again, which formats an empty target in {} if that is missing or empty",
+            dir.join(data_dir::ost_dir(index)).display()
+        ),
+        Some(_) => "start the `up` again".to_owned(),
+        None => "nacre serve DIR, or start the `up` again".to_owned(),
+    }
+}
+
+fn command(args: &AdmitArgs, how: Admit) -> String {
     let verb = match how {
         Admit::Replacement => "replace",
         Admit::Rollback => "accept-rollback",
     };
-    format!("nacre target {verb} {name}")
+    let mgs = args.mgs.mgs.as_deref().map(|dir| format!(" --mgs {}", dir.display())).unwrap_or_default();
+    format!("nacre target {verb} {}{mgs}", args.target)
 }
 
 fn word(how: Admit) -> &'static str {

@@ -1,7 +1,8 @@
 //! The data directory of `nacre up`: its marker file, and a directory below it for each target.
 //!
 //! The marker file is written before the first target is formatted and again after the last one. From then on a missing
-//! target directory is an error: it is lost and must not be formatted anew.
+//! target directory is an error: it is lost and must not be formatted anew, unless the MGS has recorded that an
+//! administrator admits an empty OST in its place.
 
 use crate::output;
 use crate::process::marker::{MARKER, Marker};
@@ -17,6 +18,8 @@ pub(crate) const DEFAULT_MOUNT: &str = "/mnt/nacre";
 const TARGET_BYTES_MIN: u64 = 100 << 20;
 /// The file of a target that a process which serves it has locked.
 const LOCK: &str = "lock";
+/// What a new file system of the host contains.
+const LOST_AND_FOUND: &str = "lost+found";
 
 /// A data directory with its marker file.
 pub(crate) struct DataDir {
@@ -98,17 +101,31 @@ impl DataDir {
         self.marker.write(&self.path)
     }
 
-    /// Opens the target in the subdirectory `sub`, or formats it if it was never complete.
-    pub(crate) fn target(&self, sub: &str, name: &TargetName, mgs: &[String]) -> Result<Served> {
+    /// Opens the target in the subdirectory `sub`. It is formatted if the file system was never complete, or if
+    /// `is_given_up` says that an administrator has admitted an empty target in its place.
+    pub(crate) fn target(
+        &self,
+        sub: &str,
+        name: &TargetName,
+        mgs: &[String],
+        is_given_up: impl FnOnce() -> Result<bool>,
+    ) -> Result<Served> {
         let dir = self.path.join(sub);
         if !dir.join("super").exists() {
-            ensure!(
-                !self.marker.is_complete(),
-                "{name} is missing: {} holds a part of the file system and is not there (or has lost its file `super`)\n\
-                 hint: put it back; or begin anew with nacre destroy",
-                dir.display()
-            );
-            // New, or left half formatted by an `up` that was killed.
+            if self.marker.is_complete() {
+                ensure!(
+                    is_given_up()?,
+                    "{name} is missing: {} holds a part of the file system and is not there (or has lost its file `super`)\n\
+                     hint: {}",
+                    dir.display(),
+                    ways_for_missing(&self.path, name)
+                );
+                output::note(&format!(
+                    "{name}: formats an empty target in {}, in place of the lost one",
+                    dir.display()
+                ));
+            }
+            // New, or left half formatted by an `up` that was killed. A store that has only lost its label is refused.
             let store = store::format_dir(&dir, false)?;
             store::format(&store, name, mgs, false)?;
             return Ok(Served { name: name.clone(), store, mgs_nodes: mgs.to_vec(), place: Some(dir) });
@@ -151,10 +168,31 @@ pub(crate) fn name_of(dir: &Path) -> Result<FsName> {
     Marker::read(dir)?.name()
 }
 
-/// Every target directory of a data directory.
-pub(crate) fn target_dirs(dir: &Path) -> Result<Vec<PathBuf>> {
+/// Every target of a data directory, with its directory.
+pub(crate) fn target_dirs(dir: &Path) -> Result<Vec<(TargetName, PathBuf)>> {
     let marker = Marker::read(dir)?;
-    Ok(targets(&marker.name()?, marker.osts()).into_iter().map(|(_, sub)| dir.join(sub)).collect())
+    let all = targets(&marker.name()?, marker.osts()).into_iter();
+    Ok(all.map(|(name, sub)| (name, dir.join(sub))).collect())
+}
+
+/// Whether the directory of a target is absent or empty.
+pub(crate) fn is_missing(target: &Path) -> bool {
+    match std::fs::read_dir(target) {
+        Ok(mut entries) => entries.all(|entry| entry.is_ok_and(|e| e.file_name() == LOST_AND_FOUND)),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+/// The hint for a target that is missing in the data directory `dir`.
+pub(crate) fn ways_for_missing(dir: &Path, name: &TargetName) -> String {
+    match name.kind() {
+        TargetKind::Ost => format!(
+            "put it back; or, if it is lost for good, give up what files have on it and start again with an empty one: \
+             nacre target replace {name} --mgs {}",
+            dir.display()
+        ),
+        TargetKind::Mgs | TargetKind::Mdt => "put it back; or begin anew with nacre destroy".to_owned(),
+    }
 }
 
 /// Takes the lock of every target in a data directory: no process serves one of them, or starts to, until they are given
@@ -177,6 +215,11 @@ pub(crate) fn lock_all(dir: &Path) -> Result<Vec<DirLock>> {
 pub(crate) fn targets(fs: &FsName, osts: u32) -> Vec<(TargetName, String)> {
     let of = |kind, index| TargetName::Of { fs: fs.clone(), kind, index };
     let mut list = vec![(TargetName::Mgs, "mgs".to_owned()), (of(TargetKind::Mdt, 0), "mdt0".to_owned())];
-    list.extend((0..osts).map(|i| (of(TargetKind::Ost, i), format!("ost{i}"))));
+    list.extend((0..osts).map(|i| (of(TargetKind::Ost, i), ost_dir(i))));
     list
+}
+
+/// The subdirectory of an OST.
+pub(crate) fn ost_dir(index: u32) -> String {
+    format!("ost{index}")
 }

@@ -134,7 +134,7 @@ pub(super) struct Cross {
 pub(super) struct Compared {
     /// `None`: there was nothing to compare.
     pub(super) found: Option<Found>,
-    pub(super) not_given: Vec<String>,
+    pub(super) not_given: BTreeSet<String>,
 }
 
 impl Cross {
@@ -200,7 +200,7 @@ impl Cross {
             }
         }
         found.target = names.join(", ");
-        Compared { found: (!names.is_empty()).then_some(found), not_given: not_given.into_iter().collect() }
+        Compared { found: (!names.is_empty()).then_some(found), not_given }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::process::{data_dir, target_dir};
 use anyhow::{Context as _, Result, bail};
 use cross::Cross;
 use nacre_osd::Usage;
-use nacre_types::{MdtIndex, Owner, TargetKind};
+use nacre_types::{MdtIndex, Owner, TargetKind, TargetName};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ const SHOWN_MAX: usize = 20;
         A target that is served is refused; the message names the process. Exit status: 0 no\n\
         damage; 1 damage was found or a target could not be read; 3 no damage in the given\n\
         targets, but others of the file system are missing (they are named, as known from the\n\
-        MGS and from the layouts of the MDT).",
+        data directory, from the MGS and from the layouts of the MDT).",
     after_help = "Examples:\n\
         \x20 nacre check /var/lib/nacre/mnt-nacre\n\
         \x20 nacre check --data /data/ost0 /data/ost1"
@@ -81,9 +81,9 @@ struct Found {
 }
 
 pub(crate) fn run(args: &CheckArgs) -> Result<()> {
-    let targets = targets(&args.dirs)?;
+    let Chosen { present, missing } = targets(&args.dirs)?;
     // All locks are taken before anything is printed.
-    let opened = targets.iter().map(|dir| target_dir::open_read_only(dir)).collect::<Result<Vec<_>>>()?;
+    let opened = present.iter().map(|dir| target_dir::open_read_only(dir)).collect::<Result<Vec<_>>>()?;
     let mut cross = Cross::default();
     let mut found = Vec::new();
     for served in &opened {
@@ -94,7 +94,13 @@ pub(crate) fn run(args: &CheckArgs) -> Result<()> {
             found.last().into_iter().for_each(print);
         }
     }
-    let compared = cross.finish();
+    let mut compared = cross.finish();
+    for target in &missing {
+        compared.not_given.insert(target.name.to_string());
+        if !args.json {
+            target.print();
+        }
+    }
     if let Some(between) = compared.found {
         if !args.json {
             print(&between);
@@ -116,30 +122,62 @@ pub(crate) fn run(args: &CheckArgs) -> Result<()> {
     }
     if !compared.not_given.is_empty() {
         if !args.json {
-            output::line(&format!("ok as far as given: {} were not given", compared.not_given.join(", ")));
+            output::line(&format!("ok as far as given: {}", not_given(&compared.not_given)));
         }
         return Err(Incomplete.into());
     }
     Ok(())
 }
 
+fn not_given(names: &BTreeSet<String>) -> String {
+    let were = if names.len() == 1 { "was" } else { "were" };
+    format!("{} {were} not given", names.iter().map(String::as_str).collect::<Vec<_>>().join(", "))
+}
+
+/// The target directories to check, and the targets that an `up` has lost.
+struct Chosen {
+    present: Vec<PathBuf>,
+    missing: Vec<Missing>,
+}
+
+/// A target that is not in its directory below the data directory of an `up`.
+struct Missing {
+    name: TargetName,
+    dir: PathBuf,
+    data_dir: PathBuf,
+}
+
+impl Missing {
+    fn print(&self) {
+        output::line(&format!("{:<16} is missing", self.name.to_string()));
+        output::line(&format!("  {} does not exist or is empty", self.dir.display()));
+        output::line(&format!("  hint: {}", data_dir::ways_for_missing(&self.data_dir, &self.name)));
+    }
+}
+
 /// Target directories: those given, and those below an `up`'s data directory.
-fn targets(dirs: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    let mut list = Vec::new();
+fn targets(dirs: &[PathBuf]) -> Result<Chosen> {
+    let (mut present, mut missing) = (Vec::new(), Vec::new());
     for dir in dirs {
         if !dir.exists() {
             bail!("{} does not exist", dir.display());
         }
         if data_dir::is_data_dir(dir) {
-            list.extend(data_dir::target_dirs(dir)?);
+            for (name, target) in data_dir::target_dirs(dir)? {
+                if data_dir::is_missing(&target) {
+                    missing.push(Missing { name, dir: target, data_dir: data_dir::absolute(dir)? });
+                } else {
+                    present.push(target);
+                }
+            }
         } else {
-            list.push(dir.clone());
+            present.push(dir.clone());
         }
     }
     // One that is named twice is looked at once: the second lock would meet the first.
     let mut seen = BTreeSet::new();
-    list.retain(|dir| seen.insert(dir.canonicalize().unwrap_or_else(|_| dir.clone())));
-    Ok(list)
+    present.retain(|dir| seen.insert(dir.canonicalize().unwrap_or_else(|_| dir.clone())));
+    Ok(Chosen { present, missing })
 }
 
 fn target(served: &target_dir::Served, data: bool, cross: &mut Cross) -> Result<Found> {

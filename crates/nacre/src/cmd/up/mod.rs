@@ -3,6 +3,7 @@
 //! MGS, one MDT and OSTs as islands of this process, on a directory that is kept between runs (or in memory),
 //! mounted through FUSE. Ctrl-C unmounts and stops without loss.
 
+mod admission;
 mod name;
 
 use crate::output::{self, log};
@@ -20,6 +21,7 @@ use crate::process::target_dir::Served;
 use crate::process::{self, addresses, store};
 use crate::query::tool::{self, Tool};
 use anyhow::{Context as _, Result, bail};
+use nacre_target::KeptWrites;
 use nacre_types::{FsName, TargetKind, TargetName};
 use nacre_wire::target::{GetParams, Param};
 use name::free_name;
@@ -245,11 +247,11 @@ fn start(
     if let Some(text) = &args.listen {
         addresses.push(process.node().listen(&text.parse::<nacre_net::Address>()?.absolute()?)?.to_string());
     }
-    for served in opened {
+    let kept_writes = left_writes(left.as_mut(), &opened)?;
+    for (served, kept_writes) in opened.into_iter().zip(kept_writes) {
         // The MGS is where this process listens now; the label of a directory that was moved has an old address.
         let served = Served { mgs_nodes: addresses.clone(), ..served };
         talk.service(&served.name.to_string(), "starting");
-        let kept_writes = left.as_mut().map(|left| left.take(&served.name)).unwrap_or_default();
         process.serve_after(kept_writes, &served, &addresses)?;
     }
     for (name, _) in &targets {
@@ -297,13 +299,32 @@ fn open_targets(
                 store::format(&store, name, addresses, false)?;
                 Served { name: name.clone(), store, mgs_nodes: Vec::new(), place: None }
             }
-            Some(data) => data.target(sub, name, addresses)?,
+            Some(data) => {
+                data.target(sub, name, addresses, || admission::is_replacement_admitted(&opened, name))?
+            }
         });
     }
     if let Some(data) = &mut fs.data {
         data.set_complete()?;
     }
     Ok(opened)
+}
+
+/// The writes that a killed process has left for each target. Those for a lost OST are lost with it: an OST that takes its
+/// place must be empty.
+fn left_writes(left: Option<&mut LeftLogs>, opened: &[Served]) -> Result<Vec<Vec<KeptWrites>>> {
+    let Some(left) = left else { return Ok(vec![Vec::new(); opened.len()]) };
+    let mut all = Vec::new();
+    for served in opened {
+        let mut kept = left.take(&served.name);
+        if !kept.is_empty() && admission::is_replacement(opened, served)? {
+            tracing::error!(ost = %served.name, "writes that a killed process had acknowledged are lost with their OST");
+            // The new OST records the logs as followed: no later start executes them either.
+            kept.iter_mut().for_each(|log| log.writes.clear());
+        }
+        all.push(kept);
+    }
+    Ok(all)
 }
 
 /// Waits until the MDT can place files on every OST, so that the first file has the layout that was asked for. An OST that

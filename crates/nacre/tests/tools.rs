@@ -711,6 +711,102 @@ fn status_shows_a_mount_whose_process_was_killed() {
     assert_eq!(m.good(&["status", "--json"]), "[]\n");
 }
 
+/// Every row that is down: pid and name.
+fn down(m: &Machine) -> Vec<(u32, String)> {
+    let status: serde_json::Value = serde_json::from_str(&m.nacre(&["status", "--json"]).out).unwrap();
+    let of = |process: &serde_json::Value| {
+        let pid = u32::try_from(process["pid"].as_u64().unwrap()).unwrap();
+        let islands = process["state"].as_array().unwrap().iter().filter(|island| island["state"] == "down");
+        islands.map(|island| (pid, island["name"].as_str().unwrap().to_owned())).collect::<Vec<_>>()
+    };
+    status.as_array().unwrap().iter().flat_map(of).collect()
+}
+
+#[test]
+fn a_crash_is_over_when_a_later_process_has_stopped_as_planned() {
+    let m = Machine::without_mounts();
+    let (mgs, ost) = (m.path("mgs"), m.path("ost"));
+    let (mgs, ost) = (mgs.to_str().unwrap(), ost.to_str().unwrap());
+    let address = format!("unix:{mgs}/nacre.sock");
+    m.good(&["mkfs", "--mgs", mgs]);
+    m.good(&["mkfs", "--ost", "--index", "0", "--fsname", "demo", "--mgsnode", &address, ost]);
+    let both = || m.start(&["serve", mgs, ost], "mount with:");
+    // No status is asked while a successor serves: it would find the crash over then.
+    both().kill();
+    both().stop();
+    assert_eq!(m.good(&["status", "--json"]), "[]\n");
+    both().kill();
+    let second = both();
+    let pid = second.pid();
+    second.kill();
+    assert_eq!(down(&m), [(pid, "MGS".to_owned()), (pid, "demo-OST0000".to_owned())], "each once");
+    // What does not come up has ended no crash.
+    fs::create_dir(m.path("plain")).unwrap();
+    m.refused(&["serve", mgs, m.path("plain").to_str().unwrap()], &["is not a nacre store"]);
+    assert_eq!(down(&m).len(), 2);
+    // Of two targets one has been served since.
+    m.start(&["serve", ost], "registering").stop();
+    assert_eq!(down(&m), [(pid, "MGS".to_owned())]);
+    m.start(&["serve", mgs], "mount with:").stop();
+    assert_eq!(m.good(&["status", "--json"]), "[]\n");
+}
+
+#[test]
+fn status_names_the_command_that_starts_a_killed_up_again() {
+    let Some(m) = Machine::new() else { return };
+    m.up().kill();
+    let (mount, data) = (m.mount(), m.path("data"));
+    let (mount, data) = (mount.display(), data.display());
+    let hinted = |hint: &str| {
+        let status = m.nacre(&["status"]);
+        assert_eq!(status.code, Some(4), "{}", status.out);
+        assert!(status.out.lines().any(|line| line == hint), "{hint} is not in {}", status.out);
+    };
+    hinted(&format!("hint: nacre up {mount} --dir {data}; or nacre umount --lazy {mount}"));
+    m.good(&["umount", "--lazy", &mount.to_string()]);
+    hinted(&format!("hint: nacre up MOUNT --dir {data}"));
+    m.up().kill();
+    m.up().stop();
+    assert_eq!(m.good(&["status", "--json"]), "[]\n");
+}
+
+#[test]
+fn tables_of_the_field_can_be_read_by_programs() {
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    let mount = m.mount();
+    let json = |args: &[&str]| {
+        let args = [args, &["--json"]].concat();
+        serde_json::from_str::<serde_json::Value>(&m.good(&args)).unwrap()
+    };
+    let devices = json(&["lctl", "dl"]);
+    let mdt = devices.as_array().unwrap().iter().find(|device| device["kind"] == "mdt").unwrap();
+    let (number, pid) = (&mdt["number"], up.pid());
+    let wanted = serde_json::json!({
+        "number": number, "state": "UP", "kind": "mdt", "name": "nacre-MDT0000", "uuid": "nacre-MDT0000_UUID", "pid": pid,
+    });
+    assert_eq!(*mdt, wanted);
+    let names = json(&["lctl", "list_param", "mdt", "mgs.MGS.register"]);
+    let wanted = serde_json::json!([
+        { "name": "mdt", "writable": false },
+        { "name": "mgs.MGS.register", "writable": true },
+    ]);
+    assert_eq!(names, wanted);
+    for (command, target) in [("osts", "nacre-OST0000"), ("mdts", "nacre-MDT0000")] {
+        let list = json(&["lfs", command]);
+        assert_eq!(list[0]["mount"], mount.to_str().unwrap());
+        let first = serde_json::json!({ "index": 0, "target": target, "state": "up" });
+        assert_eq!(list[0]["targets"][0], first);
+    }
+    let name = m.good(&["lfs", "getname"]);
+    assert_eq!(json(&["lfs", "getname"]), serde_json::json!([{ "mount": mount, "name": name.trim() }]));
+    // jq rounds numbers above 2^53.
+    let df = json(&["lfs", "df"]);
+    let device = |target: usize| df[0]["targets"][target]["device"].as_str().map(str::parse::<u64>);
+    assert!(matches!(device(1), Some(Ok(_))), "{df}");
+    up.stop();
+}
+
 #[test]
 fn names_with_control_characters_are_shown_as_escapes() {
     let Some(m) = Machine::new() else { return };

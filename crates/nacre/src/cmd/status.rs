@@ -2,7 +2,8 @@
 
 use crate::cmd::scrub;
 use crate::output;
-use crate::process::registry::{self, ProcessEntry};
+use crate::process::data_dir;
+use crate::process::registry::{self, ProcessEntry, ProcessKind};
 use crate::query::filesystems;
 use crate::query::filesystems::FileSystems;
 use crate::query::tool::{self, TimeoutArgs, Tool, Unreachable};
@@ -10,7 +11,7 @@ use anyhow::Result;
 use nacre_types::{TargetKind, TargetName};
 use nacre_wire::target::{GetParams, Param, Ping, Statfs, StatfsReply};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(clap::Args, Debug)]
@@ -219,11 +220,14 @@ fn down(mut entry: ProcessEntry) -> Process {
         None => ("ended without a planned stop", String::new()),
     };
     let ended = format!("down: its process {how} (pid {})", entry.pid);
-    let why = format!("{ended}{why}");
+    let again = |point: Option<&PathBuf>| up_again(&entry, point).map(|command| format!("\nhint: {command}"));
+    let hint = if mounts.is_empty() { again(None).unwrap_or_default() } else { String::new() };
+    let why = format!("{ended}{why}{hint}");
     let left = |point: &PathBuf| {
+        let hint = again(Some(point)).map_or("\nhint: ".to_owned(), |hint| format!("{hint}; or "));
         let point = output::name(point);
         format!(
-            "{ended}: {point} gives \"Transport endpoint is not connected\"\nhint: nacre umount --lazy {point}"
+            "{ended}: {point} gives \"Transport endpoint is not connected\"{hint}nacre umount --lazy {point}"
         )
     };
     let state = |name: &String| {
@@ -235,6 +239,20 @@ fn down(mut entry: ProcessEntry) -> Process {
         Island::new(name, State::Down, reasons)
     };
     Process { state: entry.islands.iter().map(state).collect(), entry }
+}
+
+/// The command that serves the targets of an `up` again, as far as it is known.
+fn up_again(entry: &ProcessEntry, mount: Option<&PathBuf>) -> Option<String> {
+    let is_left = |dir: &&PathBuf| entry.kind == ProcessKind::Up && registry::is_there(dir);
+    let data = entry.targets.iter().find(is_left).and_then(|dir| dir.parent())?;
+    let is_default = |mount: &PathBuf| data_dir::default_dir(mount).is_ok_and(|dir| dir == data);
+    let dir = match mount.is_some_and(is_default) {
+        true => String::new(),
+        false => format!(" --dir {}", output::name(data)),
+    };
+    let mended = if entry.failure.is_some() { "mend the cause, then " } else { "" };
+    let mount = output::name(mount.map_or(Path::new("MOUNT"), PathBuf::as_path));
+    Some(format!("{mended}nacre up {mount}{dir}"))
 }
 
 fn island(entry: &ProcessEntry, name: &str, timeout: TimeoutArgs) -> Island {

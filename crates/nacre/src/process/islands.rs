@@ -247,6 +247,9 @@ impl Process {
         }
         self.node.shutdown();
         if failed.is_empty() {
+            if let Some(Err(error)) = self.registration.take().map(Registration::stopped) {
+                tracing::warn!("nacre status may show a crash that is over: {error:#}");
+            }
             return Ok(());
         }
         let failure = format!("not everything stopped cleanly: {}", failed.join("; "));

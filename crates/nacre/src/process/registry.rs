@@ -5,6 +5,7 @@
 //! a pointer (socket, islands, mount points); tools request the state over the socket with public messages.
 
 use anyhow::{Context as _, Result};
+use nacre_types::TargetName;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -33,7 +34,7 @@ pub(crate) struct ProcessEntry {
     pub(crate) islands: Vec<String>,
     pub(crate) mounts: Vec<PathBuf>,
     pub(crate) fs: Option<String>,
-    /// Data directory of `up`, or the targets of `serve`.
+    /// Directories of the targets that are served, in the order of their names.
     pub(crate) targets: Vec<PathBuf>,
     /// Targets that are not served, and why: others have their names, or they have gone back.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -58,6 +59,23 @@ impl ProcessEntry {
         let limit =
             Timespec { tv_sec: i64::try_from(limit.as_secs())?, tv_nsec: limit.subsec_nanos().into() };
         Ok(rustix::event::poll(&mut poll, Some(&limit))? > 0)
+    }
+
+    /// Takes out targets, and the names of their islands as far as it is known which those are.
+    fn retain_targets(&mut self, keep: impl Fn(&PathBuf) -> bool) {
+        let mut names: Vec<&String> =
+            self.islands.iter().filter(|n| TargetName::parse(n).is_some()).collect();
+        names.sort();
+        // A target in memory, or one that is refused, has an island or a directory alone.
+        let are_pairs = names.len() == self.targets.len();
+        let pairs = names.iter().zip(&self.targets).filter(|_| are_pairs);
+        let gone: Vec<String> =
+            pairs.filter(|(_, dir)| !keep(dir)).map(|(name, _)| String::clone(name)).collect();
+        self.islands.retain(|name| !gone.contains(name));
+        self.targets.retain(keep);
+    }
+    fn is_alive(&self) -> bool {
+        start_time(self.pid) == Some(self.start_time)
     }
 }
 
@@ -116,6 +134,25 @@ impl Registration {
         std::mem::forget(std::mem::replace(self, Self::new(entry)?)); // its file is the new one's
         Ok(())
     }
+    /// The process has stopped its targets as planned: crashes of processes that served them before are over. Their entries
+    /// lose these targets.
+    pub(crate) fn stopped(self) -> Result<()> {
+        // Others may change the same entries.
+        let lock = std::fs::File::open(run_dir()?)?;
+        lock.lock()?;
+        for path in files()?.into_iter().filter(|path| is_entry(path)) {
+            let Some(mut old) = read_entry(&path).filter(|old| !old.is_alive()) else { continue };
+            let before = old.targets.len();
+            old.retain_targets(|dir| !self.entry.targets.contains(dir));
+            // An entry of another user may be one that this user cannot change.
+            if old.targets.is_empty() && old.mounts.is_empty() {
+                drop(std::fs::remove_file(&path));
+            } else if old.targets.len() < before {
+                drop(write_entry(&path, &old));
+            }
+        }
+        Ok(())
+    }
     /// Leaves the entry behind, with the failure that ends this process, and the targets that nobody serves because of it.
     pub(crate) fn leave(mut self, failure: &str, targets: Vec<PathBuf>) -> Result<()> {
         let entry = ProcessEntry { failure: Some(failure.to_owned()), targets, ..self.entry.clone() };
@@ -127,9 +164,7 @@ impl Registration {
         entry.pid = i32::try_from(std::process::id())?;
         entry.start_time = start_time(entry.pid).unwrap_or(0);
         let path = run_dir()?.join(format!("{}.json", entry.pid));
-        let tmp = path.with_extension("tmp");
-        std::fs::write(&tmp, serde_json::to_vec_pretty(&entry)?)?;
-        std::fs::rename(&tmp, &path)?;
+        write_entry(&path, &entry)?;
         Ok(Self { path, entry })
     }
 }
@@ -137,6 +172,15 @@ impl Drop for Registration {
     fn drop(&mut self) {
         drop(std::fs::remove_file(&self.path));
     }
+}
+
+fn write_entry(path: &Path, entry: &ProcessEntry) -> Result<()> {
+    let tmp = path.with_extension("tmp");
+    std::fs::write(&tmp, serde_json::to_vec_pretty(entry)?)?;
+    Ok(std::fs::rename(&tmp, path)?)
+}
+fn read_entry(path: &Path) -> Option<ProcessEntry> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
 /// Path of the control socket of this process.
@@ -200,15 +244,12 @@ fn is_left_over(path: &Path) -> bool {
     ours && pid_of(path).is_some_and(|pid| start_time(pid).is_none())
 }
 
-/// Every living process, by pid. Entries of dead processes are removed.
-pub(crate) fn entries() -> Result<Vec<ProcessEntry>> {
-    Ok(with_fallen()?.0)
+fn is_entry(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "json")
 }
 
-/// Every living process, and those that ended without a planned stop and whose targets were not served since, or of
-/// mounts that are still there: their entries stay. By pid.
-pub(crate) fn with_fallen() -> Result<(Vec<ProcessEntry>, Vec<ProcessEntry>)> {
-    let (mut list, mut dead) = (Vec::new(), Vec::new());
+/// Every file in the run directories.
+fn files() -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for dir in search_dirs() {
         match std::fs::read_dir(&dir) {
@@ -221,30 +262,43 @@ pub(crate) fn with_fallen() -> Result<(Vec<ProcessEntry>, Vec<ProcessEntry>)> {
             }
         }
     }
-    for path in files {
+    Ok(files)
+}
+
+/// Every living process, by pid. Entries of dead processes are removed.
+pub(crate) fn entries() -> Result<Vec<ProcessEntry>> {
+    Ok(with_fallen()?.0)
+}
+
+/// Every living process, and those that ended without a planned stop and whose targets were not served since, or of
+/// mounts that are still there: their entries stay, and what is still down is in them. By pid.
+pub(crate) fn with_fallen() -> Result<(Vec<ProcessEntry>, Vec<ProcessEntry>)> {
+    let (mut list, mut dead) = (Vec::new(), Vec::new());
+    for path in files()? {
         let left_over = is_left_over(&path);
-        if path.extension().is_none_or(|e| e != "json") {
+        if !is_entry(&path) {
             if left_over {
                 drop(std::fs::remove_file(&path));
             }
             continue;
         }
-        match std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<ProcessEntry>(&text).ok()) {
-            Some(entry) if start_time(entry.pid) == Some(entry.start_time) => list.push(entry),
+        match read_entry(&path) {
+            Some(entry) if entry.is_alive() => list.push(entry),
             // The socket may be that of another process with the same pid, which has not registered yet.
             Some(entry) => dead.push((path, entry)),
             None if left_over => drop(std::fs::remove_file(&path)),
             None => {}
         }
     }
-    let served = |dir: &PathBuf| list.iter().any(|e: &ProcessEntry| e.targets.contains(dir));
+    // The latest first: it has what it shares with those before it.
+    dead.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.start_time));
     let mounted = nacre_fuse::mount_points();
-    let is_mounted =
-        |point: &PathBuf| mounted.contains(point) && !list.iter().any(|e| e.mounts.contains(point));
-    let mut fallen = Vec::new();
+    let mut fallen: Vec<ProcessEntry> = Vec::new();
     for (path, mut entry) in dead {
-        entry.mounts.retain(is_mounted);
-        if !entry.mounts.is_empty() || entry.targets.iter().any(|dir| is_there(dir) && !served(dir)) {
+        let later = || list.iter().chain(&fallen);
+        entry.retain_targets(|dir| !later().any(|e| e.targets.contains(dir)));
+        entry.mounts.retain(|point| mounted.contains(point) && !later().any(|e| e.mounts.contains(point)));
+        if !entry.mounts.is_empty() || entry.targets.iter().any(|dir| is_there(dir)) {
             fallen.push(entry);
         } else {
             drop(std::fs::remove_file(&path));

@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use clap::Subcommand;
 use nacre_wire::params::{explain_unmatched, permanent_rows};
 use nacre_wire::target::{GetParams, Param};
+use serde::Serialize;
 pub(crate) use set::{apply, apply_to};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,6 +84,9 @@ pub(crate) enum LctlCommand {
         /// Only the names of one file system: its name, or a mount point of it
         #[arg(long, value_name = "NAME")]
         fs: Option<String>,
+        /// JSON with stable keys
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         timeout: TimeoutArgs,
         /// Names, with `*` for anything within a part: `mdc.*.stats`
@@ -93,7 +97,13 @@ pub(crate) enum LctlCommand {
     #[command(
         after_help = "State: UP the device replies, DN it does not, ?? this user may not ask it (exit status 1)."
     )]
-    Dl(TimeoutArgs),
+    Dl {
+        /// JSON with stable keys
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        timeout: TimeoutArgs,
+    },
 }
 
 pub(crate) fn run(command: &LctlCommand) -> Result<()> {
@@ -122,29 +132,63 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
             }
             bail!("get_param: {}", nothing(&missing, replies.silent))
         }
-        LctlCommand::ListParam { recursive, mark, fs, timeout, patterns } => {
+        LctlCommand::ListParam { recursive, mark, fs, json, timeout, patterns } => {
             let scope = ScopeArgs::one_or_all(fs.as_deref());
-            for pattern in patterns {
+            let mut all = Vec::new();
+            let listed = patterns.iter().try_for_each(|pattern| {
                 let (found, silent) = list(pattern, *recursive, &scope, *timeout)?;
                 if found.is_empty() {
                     bail!("list_param: {}", nothing(&[pattern], silent));
                 }
                 for (name, writable) in found {
-                    output::line(&format!("{name}{}", if *mark && writable { "=" } else { "" }));
+                    if *json {
+                        all.push(serde_json::json!({ "name": name, "writable": writable }));
+                    } else {
+                        output::line(&format!("{name}{}", if *mark && writable { "=" } else { "" }));
+                    }
                 }
+                Ok(())
+            });
+            if *json {
+                output::json(&all)?;
             }
-            Ok(())
+            listed
         }
         LctlCommand::SetParam { permanent, delete, scope, timeout, settings } => match permanent {
             true => set::set_permanent(settings, *delete, scope, *timeout),
             false => settings.iter().try_for_each(|setting| set::set(setting, scope, *timeout)),
         },
-        LctlCommand::Dl(timeout) => dl(*timeout),
+        LctlCommand::Dl { json, timeout } => dl(*json, *timeout),
     }
 }
 
-fn dl(timeout: TimeoutArgs) -> Result<()> {
-    let mut number = 0;
+/// A line of `lctl dl`.
+#[derive(Serialize)]
+struct Device {
+    number: usize,
+    state: &'static str,
+    kind: &'static str,
+    name: String,
+    uuid: String,
+    pid: i32,
+    /// Why it is not served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+}
+impl Device {
+    fn line(&self) -> String {
+        let Self { number, state, kind, name, uuid, pid, refused } = self;
+        let refused = refused.as_ref().map(|why| format!(" refused: {why}")).unwrap_or_default();
+        format!("{number:3} {state} {kind} {name} {uuid} {pid}{refused}")
+    }
+}
+
+fn dl(json: bool, timeout: TimeoutArgs) -> Result<()> {
+    let mut devices = Vec::new();
+    let mut add = |state, kind, name: &str, pid, refused| {
+        let (number, uuid) = (devices.len(), format!("{name}_UUID"));
+        devices.push(Device { number, state, kind, name: name.to_owned(), uuid, pid, refused });
+    };
     let entries = registry::entries()?;
     let states = tool::ask_all(&entries, |entry, island| tool::ping(&entry.socket, island, timeout.limit()));
     let mut forbidden = Vec::new();
@@ -163,16 +207,19 @@ fn dl(timeout: TimeoutArgs) -> Result<()> {
                 Err(error) if tool::why_unreachable(error) == Unreachable::Forbidden => "??",
                 Err(_) => "DN",
             };
-            output::line(&format!("{number:3} {shown} {kind} {island} {island}_UUID {}", entry.pid));
-            number += 1;
+            add(shown, kind, island, entry.pid, None);
             forbidden
                 .extend(state.err().filter(|error| tool::why_unreachable(error) == Unreachable::Forbidden));
         }
         for (name, why) in &entry.refused {
             let why = why.lines().next().unwrap_or_default();
-            output::line(&format!("{number:3} DN - {name} {name}_UUID {} refused: {why}", entry.pid));
-            number += 1;
+            add("DN", "-", name, entry.pid, Some(why.to_owned()));
         }
+    }
+    if json {
+        output::json(&devices)?;
+    } else {
+        devices.iter().for_each(|device| output::line(&device.line()));
     }
     tool::report_unreachable(&forbidden);
     if forbidden.is_empty() { Ok(()) } else { bail!("dl: the state of some devices is not known") }

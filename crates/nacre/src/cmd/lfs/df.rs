@@ -5,7 +5,7 @@ use crate::process::registry;
 use crate::query::tool::TimeoutArgs;
 use crate::query::watch;
 use anyhow::{Context as _, Result, bail, ensure};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
@@ -34,6 +34,9 @@ pub(crate) struct Args {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct ListArgs {
+    /// JSON with stable keys
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     timeout: TimeoutArgs,
     /// Mount point (default: every mount on this machine)
@@ -67,9 +70,13 @@ struct Space {
     bytes_avail: u64,
     files_used: u64,
     files_free: u64,
-    /// Targets with the same number are on one device and share its space; 0: not shared.
-    #[serde(default)]
+    /// Targets with the same number are on one device and share its space; 0: not shared. Readers of JSON round such numbers.
+    #[serde(default, serialize_with = "as_text")]
     device: u64,
+}
+
+fn as_text<S: Serializer>(number: &u64, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(number)
 }
 
 fn mounts(wanted: Option<&PathBuf>) -> Result<Vec<PathBuf>> {
@@ -101,6 +108,22 @@ fn targets(mounts: &[PathBuf], timeout: TimeoutArgs) -> Vec<Result<Vec<TargetSpa
     ask(mounts, "nacre.df", timeout).into_iter().map(parse).collect()
 }
 
+/// One document, however many mounts there are: of each its reply under `key`, or an error.
+fn json<T: Serialize>(mounts: &[PathBuf], replies: Vec<Result<T>>, key: &str) -> Result<()> {
+    let mut errors = Vec::new();
+    let of = |(mount, reply): (&PathBuf, Result<T>)| match reply {
+        Ok(value) => serde_json::json!({ "mount": mount, key: value }),
+        Err(error) => {
+            let value = serde_json::json!({ "mount": mount, "error": output::sentence(&error) });
+            errors.push(error);
+            value
+        }
+    };
+    let all: Vec<_> = mounts.iter().zip(replies).map(of).collect();
+    output::json(&all)?;
+    end(&errors, mounts.len())
+}
+
 /// Says which mounts did not reply; the others have been shown.
 fn end(errors: &[anyhow::Error], asked: usize) -> Result<()> {
     match errors {
@@ -124,21 +147,10 @@ fn bracket(target: &str) -> String {
 pub(super) fn run(args: &Args) -> Result<()> {
     let mounts = mounts(args.mount.as_ref())?;
     let replies = targets(&mounts, args.timeout);
-    let (asked, mut errors) = (mounts.len(), Vec::new());
     if args.json {
-        let of = |(mount, reply): (&PathBuf, Result<Vec<TargetSpace>>)| match reply {
-            Ok(targets) => serde_json::json!({ "mount": mount, "targets": targets }),
-            Err(error) => {
-                let value = serde_json::json!({ "mount": mount, "error": output::sentence(&error) });
-                errors.push(error);
-                value
-            }
-        };
-        // One document, however many mounts there are.
-        let all: Vec<_> = mounts.iter().zip(replies).map(of).collect();
-        output::json(&all)?;
-        return end(&errors, asked);
+        return json(&mounts, replies, "targets");
     }
+    let (asked, mut errors) = (mounts.len(), Vec::new());
     for (mount, reply) in mounts.iter().zip(replies) {
         let list = match reply {
             Ok(list) => list,
@@ -221,10 +233,33 @@ fn row(args: &Args, name: &str, s: Space, place: &str) -> String {
     format!("{name:<20} {total:>11} {used:>11} {free:>11} {percent:>3}%  {place}")
 }
 
+/// A target of `lfs osts` and `lfs mdts`.
+#[derive(Serialize)]
+struct Listed {
+    index: u32,
+    target: String,
+    state: State,
+}
+impl Listed {
+    fn new(t: TargetSpace) -> Self {
+        Self { index: index_of(&t), target: t.target, state: t.state }
+    }
+}
+fn index_of(t: &TargetSpace) -> u32 {
+    nacre_types::TargetName::parse(&t.target).map_or(0, |name| name.index())
+}
+
 pub(super) fn list(args: &ListArgs, kind: &str) -> Result<()> {
     let mounts = mounts(args.mount.as_ref())?;
+    let is_wanted = |t: &TargetSpace| t.target.contains(&format!("-{kind}"));
+    let replies = targets(&mounts, args.timeout);
+    if args.json {
+        let listed =
+            |list: Vec<TargetSpace>| list.into_iter().filter(is_wanted).map(Listed::new).collect::<Vec<_>>();
+        return json(&mounts, replies.into_iter().map(|reply| reply.map(listed)).collect(), "targets");
+    }
     let mut errors = Vec::new();
-    for reply in targets(&mounts, args.timeout) {
+    for reply in replies {
         let list = match reply {
             Ok(list) => list,
             Err(error) => {
@@ -233,8 +268,8 @@ pub(super) fn list(args: &ListArgs, kind: &str) -> Result<()> {
             }
         };
         output::line(if kind == "OST" { "OBDS:" } else { "MDTS:" });
-        for t in list.iter().filter(|t| t.target.contains(&format!("-{kind}"))) {
-            let index = nacre_types::TargetName::parse(&t.target).map_or(0, |n| n.index());
+        for t in list.iter().filter(|t| is_wanted(t)) {
+            let index = index_of(t);
             let state = if t.space.is_some() { "ACTIVE" } else { "INACTIVE" };
             output::line(&format!("{index}: {}_UUID {state}", t.target));
         }
@@ -244,8 +279,13 @@ pub(super) fn list(args: &ListArgs, kind: &str) -> Result<()> {
 
 pub(super) fn getname(args: &ListArgs) -> Result<()> {
     let mounts = mounts(args.mount.as_ref())?;
+    let replies = ask(&mounts, "nacre.mount", args.timeout);
+    if args.json {
+        let name = |reply: Result<String>| reply.map(|name| name.trim().to_owned());
+        return json(&mounts, replies.into_iter().map(name).collect(), "name");
+    }
     let mut errors = Vec::new();
-    for reply in ask(&mounts, "nacre.mount", args.timeout) {
+    for reply in replies {
         match reply {
             Ok(name) => output::line(name.trim()),
             Err(error) => errors.push(error),

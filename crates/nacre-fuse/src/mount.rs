@@ -162,7 +162,7 @@ fn connect(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
 fn connect_instead(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     if !fusermount::is_used() {
         let device = device()?;
-        match replace_dead(path, &device, options) {
+        match replace_dead(path, &device, &options.source, options.kernel) {
             Ok(()) => {
                 info!(path = %path.display(), "mounted in the place of a dead mount, whose server was killed");
                 return Ok(device);

@@ -5,7 +5,6 @@
 //! shows when that is removed. Before Linux 6.5 the directory shows for an instant.
 
 use crate::kernel_options::KernelOptions;
-use crate::mount::MountOptions;
 use rustix::fd::{AsRawFd as _, OwnedFd};
 use rustix::fs::CWD;
 use rustix::io::Result;
@@ -19,8 +18,13 @@ use std::path::Path;
 ///
 /// # Errors
 /// Those of the kernel; the dead mount is still there, unless the last step failed.
-pub(crate) fn replace_dead(place: &Path, connection: &OwnedFd, options: &MountOptions) -> Result<()> {
-    let mount = unattached(connection, options)?;
+pub(crate) fn replace_dead(
+    place: &Path,
+    connection: &OwnedFd,
+    source: &str,
+    options: KernelOptions,
+) -> Result<()> {
+    let mount = unattached(connection, source, options)?;
     let attach = |flags| move_mount(&mount, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | flags);
     let is_beneath = attach(MoveMountFlags::MOVE_MOUNT_BENEATH).is_ok();
     unmount(place, UnmountFlags::DETACH)?;
@@ -28,10 +32,10 @@ pub(crate) fn replace_dead(place: &Path, connection: &OwnedFd, options: &MountOp
 }
 
 /// A mount of the connection that has no place yet.
-fn unattached(connection: &OwnedFd, options: &MountOptions) -> Result<OwnedFd> {
+fn unattached(connection: &OwnedFd, source: &str, options: KernelOptions) -> Result<OwnedFd> {
     let fs = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    fsconfig_set_string(&fs, "source", options.source.as_str())?;
+    fsconfig_set_string(&fs, "source", source)?;
     fsconfig_set_string(&fs, "subtype", "nacre")?;
     fsconfig_set_string(&fs, "fd", connection.as_raw_fd().to_string())?;
     fsconfig_set_string(&fs, "rootmode", "40000")?;
@@ -40,14 +44,14 @@ fn unattached(connection: &OwnedFd, options: &MountOptions) -> Result<OwnedFd> {
     let flags = [
         ("allow_other", true),
         ("default_permissions", true),
-        ("ro", options.kernel.read_only),
-        ("lazytime", options.kernel.atime.lazy),
+        ("ro", options.read_only),
+        ("lazytime", options.atime.lazy),
     ];
     for (flag, _) in flags.iter().filter(|(_, is_set)| *is_set) {
         fsconfig_set_flag(&fs, *flag)?;
     }
     fsconfig_create(&fs)?;
-    fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options.kernel))
+    fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options))
 }
 
 /// The options that belong to the mount, not to the file system.

@@ -11,6 +11,7 @@ mod cache;
 mod device;
 mod direct;
 mod dirs;
+mod eof_blocks;
 mod error;
 mod holder;
 #[cfg(any(test, fuzzing))]

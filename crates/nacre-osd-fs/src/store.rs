@@ -9,6 +9,7 @@ use crate::cache::{Cache, Key, Open};
 use crate::device;
 use crate::direct::{Past, may_write, write_past_cache};
 use crate::dirs::{Dirs, OPEN_DIR, names};
+use crate::eof_blocks::EofBlocks;
 use crate::inodes::{Inodes, free_for_blobs};
 use crate::open::{Lock, exists, remove, remove_chunks};
 use crate::pace::Pace;
@@ -64,6 +65,7 @@ pub struct FsStore {
     pub(crate) chunk_bytes: u64,
     /// Of the file system below, see `device.rs`.
     device: u64,
+    eof_blocks: EofBlocks,
     inodes: Inodes,
     pace: Pace,
     /// The rest of a listing of blobs that is under way.
@@ -80,6 +82,7 @@ impl FsStore {
     pub(crate) fn new(dirs: Dirs, lock: Lock, path: String, features: Features, config: &FsConfig) -> Self {
         Self {
             device: device::number(dirs.root()),
+            eof_blocks: EofBlocks::of(dirs.root()),
             dirs,
             _lock: lock.fd,
             read_only: lock.read_only,
@@ -463,9 +466,17 @@ impl FsStore {
         if rustix::fs::fstat(self.dirs.root()).is_ok_and(|stat| stat.st_nlink == 0) {
             return Err(StoreError::Gone(format!("the directory {} was removed", self.path)));
         }
-        let s = rustix::fs::fstatvfs(self.dirs.root())
-            .map_err(|errno| store_error(errno, &format!("statfs of {}", self.path)))?;
-        let bytes = |blocks: u64| blocks.saturating_mul(s.f_frsize);
+        let root = self.dirs.root();
+        let ask = || {
+            rustix::fs::fstatvfs(root)
+                .map_err(|errno| store_error(errno, &format!("statfs of {}", self.path)))
+        };
+        let mut s = ask()?;
+        let block = s.f_frsize;
+        let bytes = |blocks: u64| blocks.saturating_mul(block);
+        if !self.read_only && self.eof_blocks.free_if_short(root, bytes(s.f_bavail), bytes(s.f_blocks)) {
+            s = ask()?;
+        }
         Ok(StoreSpace {
             bytes_total: bytes(s.f_blocks),
             bytes_free: bytes(s.f_bfree),
@@ -689,7 +700,7 @@ impl Store for FsStore {
                 Some(len) => Ok(Ok(StoreDone::Len(Some(len)))),
                 None => Err(op),
             },
-            StoreOp::Space => Ok(self.run(op)),
+            StoreOp::Space if !self.eof_blocks.may_free() => Ok(self.run(op)),
             _ => Err(op),
         }
     }

@@ -8,6 +8,7 @@ extern crate alloc;
 mod check;
 mod kept_writes;
 mod locks;
+mod recall;
 mod room;
 mod scrub;
 mod service;

@@ -7,11 +7,13 @@
 //! fail with ENOSPC in spite of a promise.
 //!
 //! Beside it, room is granted to clients for bytes that they have in their memory: a kept write never meets ENOSPC later. A
-//! grant lives in memory as long as its export; after a restart clients ask again.
+//! grant lives in memory as long as its export; after a restart clients ask again. What clients do not use of it is asked back when
+//! room is short (`recall.rs`).
 //! Invariants: the row changes in the transaction of the object; memory equals the row after each of these. Promises
 //! that a dead MDT never used cannot be distinguished from used ones. They are therefore kept up to [`PROMISED_PART`]
 //! of the store and forgotten beyond that; as long as there is other space, more is granted.
 
+use crate::recall::Recalls;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use core::cell::{Cell, RefCell};
@@ -34,6 +36,8 @@ const GRANTED_PART: u64 = 4;
 const SPACE_VALID: Duration = Duration::from_secs(1);
 /// They are used again only with so much free space beyond the promise.
 const PLENTY_BYTES: u64 = 1 << 30;
+/// Grants distort a statfs if they are more than one such part of the free space.
+const NOTABLE_PART: u64 = 16;
 
 codec_struct! {
     /// Value of the row.
@@ -52,6 +56,9 @@ pub(crate) struct Room {
     read_at: Cell<Option<Instant>>,
     grants: RefCell<BTreeMap<ExportId, u64>>,
     granted: Cell<u64>,
+    recalls: Recalls,
+    /// Unreserved room when the latest write was refused.
+    free_when_refused: Cell<Option<u64>>,
 }
 
 impl Room {
@@ -70,6 +77,8 @@ impl Room {
             read_at: Cell::new(None),
             grants: RefCell::default(),
             granted: Cell::new(0),
+            recalls: Recalls::new(&core.ctx),
+            free_when_refused: Cell::new(None),
         }))
     }
 
@@ -104,11 +113,23 @@ impl Room {
         if !self.surely_fits(bytes) {
             let space = self.space().await?;
             if space.bytes_avail < bytes.saturating_add(self.reserved_bytes()) {
+                self.free_when_refused.set(Some(self.unreserved(&space)));
                 return Err(Errno::ENOSPC);
             }
         }
         self.used_since.set(self.used_since.get().saturating_add(bytes));
         Ok(())
+    }
+
+    /// Whether there is more room than when the latest write was refused. Then repeating it makes sense, even if there is nothing
+    /// left to free: it may have been freed just after the refusal.
+    pub(crate) async fn has_grown_since_refusal(&self) -> Result<bool, OsdError> {
+        let Some(then) = self.free_when_refused.get() else { return Ok(false) };
+        let space = self.space().await?;
+        Ok(self.unreserved(&space) > then)
+    }
+    fn unreserved(&self, space: &StoreSpace) -> u64 {
+        space.bytes_avail.saturating_sub(self.reserved_bytes())
     }
 
     /// The room that is kept for promised objects; it is not reported as free.
@@ -146,6 +167,10 @@ impl Room {
         let free = space.bytes_avail.saturating_sub(self.reserved_bytes());
         let has_then = wanted.min(has.saturating_add(free / GRANTED_PART));
         self.set_grant(export, has_then);
+        // One for more has crossed the recall on its way.
+        if wanted <= has {
+            self.recalls.ended(export);
+        }
         Ok(has_then)
     }
     /// A write uses part of the grant of its client. False: the grant is smaller, and stays as it is.
@@ -168,6 +193,21 @@ impl Room {
     pub(crate) fn end_grant(&self, export: ExportId) {
         self.set_grant(export, 0);
         self.grants.borrow_mut().remove(&export);
+        self.recalls.ended(export);
+    }
+    /// Asks clients for what they do not need of their grants, and waits for the answers. True: they gave something back.
+    pub(crate) async fn recall_grants(&self) -> bool {
+        let before = self.granted_bytes();
+        let clients =
+            self.grants.borrow().iter().filter(|(_, bytes)| **bytes > 0).map(|(export, _)| *export).collect();
+        self.recalls.ask(&self.core, clients).await;
+        self.granted_bytes() < before
+    }
+    /// The same if grants are a notable part of the free space; otherwise nothing is done.
+    pub(crate) async fn recall_notable_grants(&self) -> Result<bool, OsdError> {
+        let free = self.space().await?.bytes_avail.saturating_sub(self.promised_bytes());
+        let is_notable = self.granted_bytes() > free / NOTABLE_PART;
+        Ok(is_notable && self.recall_grants().await)
     }
     fn set_grant(&self, export: ExportId, bytes: u64) {
         let old = self.grants.borrow_mut().insert(export, bytes);

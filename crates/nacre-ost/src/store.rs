@@ -360,13 +360,17 @@ impl Store {
         let is_promised = row.version == 0 && bytes <= crate::room::OBJECT_BYTES;
         if is_promised { Ok(()) } else { self.grow(bytes, deadline).await }
     }
-    /// Waits for space that is being freed, and for that of log and tables. The caller has locked no range of an object, so
-    /// the freeing is not blocked.
+    /// Waits for space that is being freed, for that of grants, and for that of log and tables. The caller has locked no range
+    /// of an object, so the freeing is not blocked.
     async fn grow(&self, bytes: u64, deadline: Instant) -> Result<(), Errno> {
-        let mut has_given = false;
+        let (mut has_recalled, mut has_given) = (false, false);
         loop {
             match self.room.grow(bytes).await {
                 Err(Errno::ENOSPC) if self.objects.wait_for_freed_space(deadline).await? => {}
+                // Before log and tables are asked: that costs a flush and a merge, this a round trip.
+                Err(Errno::ENOSPC) if !core::mem::replace(&mut has_recalled, true) => {
+                    self.room.recall_grants().await;
+                }
                 // Objects may have been freed during this wait as well, and then a request to free them finds none.
                 Err(Errno::ENOSPC) if !core::mem::replace(&mut has_given, true) => {
                     self.core.osd.give_back(deadline).await?;

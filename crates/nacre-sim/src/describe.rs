@@ -111,6 +111,7 @@ fn callback(opcode: Opcode, body: &[u8]) -> String {
     match opcode {
         Opcode::LockGranted => show::<ost::LockGranted>(body),
         Opcode::LockBlocking => show::<ost::LockBlocking>(body),
+        Opcode::ReturnGrant => show::<ost::ReturnGrant>(body),
         Opcode::FlockGranted => show::<mdt::FlockGranted>(body),
         Opcode::RevokeInodeLocks => show::<mdt::RevokeInodeLocks>(body),
         Opcode::Ended => show::<mdt::Ended>(body),

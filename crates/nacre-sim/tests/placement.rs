@@ -219,6 +219,47 @@ fn space_that_is_freed_on_one_ost_is_there_for_the_others_on_its_device() {
     }
 }
 
+/// The room that a mount has been granted for its next kept writes is there for every other write, and `df` shows it.
+#[test]
+fn a_write_finds_the_space_that_was_granted_for_kept_writes() {
+    for (seed, keeper) in [(1, 0), (2, 1)] {
+        let mut c = support::cluster(seed, 1, 2);
+        support::write_back(&mut c);
+        c.world.run_for(2 * SEC); // the MDT knows its OST
+        let [writer, keeper] = [c.mounts[0], c.mounts[keeper]];
+        let before = run(&mut c, writer, async |client| avail(&client, 0).await);
+        run(&mut c, keeper, async |client| {
+            for n in 0..8 {
+                let (_, handle) = support::create(&client, &format!("small{n}")).await?;
+                support::write(&client, handle, 0, vec![n; 20_000]).await?;
+                client.release(handle, None).await?;
+            }
+            Ok::<_, Failure>(())
+        })
+        .expect("kept");
+        let granted = c.params(|name| name.ends_with(".tot_granted"));
+        let granted: Vec<u64> = granted.iter().map(|p| p.2.parse().expect("a number")).collect();
+        assert!(granted[0] > 16 * MIB as u64, "seed {seed}: {granted:?} bytes are granted");
+        let after = run(&mut c, writer, async |client| avail(&client, 0).await);
+        assert!(after + 4 * MIB as u64 > before, "seed {seed}: {before} bytes are free, then {after}");
+        // The same again, for a write.
+        let kept = run(&mut c, keeper, async |client| {
+            let (_, handle) = support::create(&client, "small").await?;
+            support::write(&client, handle, 0, vec![9; 20_000]).await?;
+            client.release(handle, None).await
+        });
+        kept.expect("kept");
+        let (_, written) = run(&mut c, writer, async |client| fill(&client, "full", 0, usize::MAX).await)
+            .expect("until there is no room");
+        c.world.run_for(30 * SEC); // mounts have returned what they do not use
+        let left = run(&mut c, writer, async |client| avail(&client, 0).await);
+        assert!(
+            left < 2 * MIB as u64,
+            "seed {seed}: {left} bytes are free later, after {written} were written"
+        );
+    }
+}
+
 /// What `df` shows right after a removal holds the space that the removal frees.
 #[test]
 fn statfs_shows_the_space_of_a_file_that_was_removed_just_before() {

@@ -77,6 +77,7 @@ codec_enum! {
         LockGranted = 0x60,
         LockBlocking = 0x61,
         FlockGranted = 0x62,
+        ReturnGrant = 0x63,
         Ended = 0x64,
         RevokeInodeLocks = 0x65,
     }

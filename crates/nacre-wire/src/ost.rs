@@ -248,7 +248,7 @@ codec_struct! {
 }
 codec_struct! {
     /// Frees the space of objects that were truncated or destroyed before this request, and commits the changes on
-    /// which that depends.
+    /// which that depends. Asks clients before for what they do not need of grants, if these are much.
     pub struct FreeSpace {}
 }
 codec_struct! {
@@ -262,6 +262,10 @@ codec_struct! {
 codec_struct! {
     /// Callback: another client waits for this lock.
     pub struct LockBlocking { pub cookie: LockCookie }
+}
+codec_struct! {
+    /// Callback: the OST has no other room left. The client replies with a [`Grant`] for what it needs of its own.
+    pub struct ReturnGrant {}
 }
 
 rpc! {

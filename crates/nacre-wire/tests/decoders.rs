@@ -11,11 +11,12 @@ use nacre_wire::Opcode;
 use std::fmt::Write;
 
 /// Opcodes whose body is not a request of its own: callbacks, and those without a message yet.
-const NOT_REQUESTS: [Opcode; 7] = [
+const NOT_REQUESTS: [Opcode; 8] = [
     Opcode::Status,
     Opcode::Shutdown,
     Opcode::LockGranted,
     Opcode::LockBlocking,
+    Opcode::ReturnGrant,
     Opcode::FlockGranted,
     Opcode::RevokeInodeLocks,
     Opcode::Ended,

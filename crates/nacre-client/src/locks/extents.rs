@@ -57,6 +57,11 @@ impl ExtentLocks {
                     this.revoked(&ctx, ost, cookie);
                 }
             }
+            Some(Opcode::ReturnGrant) => {
+                if let Some(ost) = weak.upgrade() {
+                    ctx.spawn(ost.return_unused_grant());
+                }
+            }
             _ => {}
         }));
         ost.peer.on_restarted(self.pending.retry_handler());

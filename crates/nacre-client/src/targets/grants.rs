@@ -36,10 +36,24 @@ impl Target {
     }
     /// Returns a grant that was not used since the last call.
     pub(crate) async fn return_idle_grant(self: Rc<Self>) {
-        if self.grant().take_idle()
-            && let Err(error) = self.call(&Grant { bytes: 0 }).await
-        {
+        if self.grant().take_idle() {
+            self.return_unused_grant().await;
+        }
+    }
+    /// Returns what bytes in memory do not need of the grant: its OST has little other room.
+    pub(crate) async fn return_unused_grant(self: Rc<Self>) {
+        let grant = self.grant();
+        let kept = loop {
+            match grant.begin_return() {
+                Some(kept) => break kept,
+                None => grant.replied().await,
+            }
+        };
+        let reply = self.call(&Grant { bytes: kept }).await;
+        self.granted_room(); // a later start of the OST may have replied
+        if let Err(error) = &reply {
             tracing::debug!(target_name = %self.name, %error, "a grant could not be returned: it ends with the export");
         }
+        grant.end(reply.ok().map(|reply| reply.bytes), None);
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct SpaceGrant {
     /// Start of the OST that has granted it.
     instance: Cell<u64>,
     is_asking: Cell<bool>,
+    /// What writes have used since the OST was asked: its reply may be older than they are.
+    consumed: Cell<u64>,
     replied: WaitList,
     retry_at: Cell<Instant>,
     /// It was used since the last look.
@@ -29,6 +31,7 @@ impl SpaceGrant {
             used: Cell::new(0),
             instance: Cell::new(0),
             is_asking: Cell::new(false),
+            consumed: Cell::new(0),
             replied: ctx.wait_list(),
             retry_at: Cell::default(),
             is_busy: Cell::new(false),
@@ -43,7 +46,22 @@ impl SpaceGrant {
     }
     /// Begins to ask the OST. False: it has been asked, or it has just had no room.
     pub(super) fn begin(&self, now: Instant) -> bool {
-        now >= self.retry_at.get() && !self.is_asking.replace(true)
+        now >= self.retry_at.get() && self.begin_request()
+    }
+    /// Begins to return what is not used: no write is kept under it any more. Returns the rest, which the OST is to be told.
+    /// `None`: the OST has been asked for more, and its reply comes first.
+    pub(super) fn begin_return(&self) -> Option<u64> {
+        self.begin_request().then(|| {
+            self.granted.set(self.granted.get().min(self.used.get()));
+            self.used.get()
+        })
+    }
+    fn begin_request(&self) -> bool {
+        let begins = !self.is_asking.replace(true);
+        if begins {
+            self.consumed.set(0);
+        }
+        begins
     }
     /// Waits until the OST has replied, if it has been asked.
     pub(super) async fn replied(&self) {
@@ -53,15 +71,16 @@ impl SpaceGrant {
     }
     /// The OST has granted this much in all. `retry_at`: it has less room than was wanted.
     pub(super) fn end(&self, granted: Option<u64>, retry_at: Option<Instant>) {
+        let granted = granted.map(|bytes| bytes.saturating_sub(self.consumed.get()));
         self.granted.set(granted.unwrap_or(self.granted.get()));
         self.retry_at.set(retry_at.unwrap_or_default());
         self.is_asking.set(false);
         self.replied.wake_all();
     }
-    /// Whether it was not used since the last call. Then it has ended here, and is to be returned.
+    /// Whether it was not used since the last call, and is to be returned.
     pub(super) fn take_idle(&self) -> bool {
         let is_idle = !self.is_busy.replace(false) && self.used.get() == 0 && !self.is_asking.get();
-        is_idle && self.granted.replace(0) > 0
+        is_idle && self.granted.get() > 0
     }
     /// All of it, and the part that is used.
     pub(crate) fn bytes(&self) -> (u64, u64) {
@@ -79,5 +98,6 @@ impl SpaceGrant {
     /// The OST has counted a write under the grant.
     pub(crate) fn consumed(&self, bytes: u64) {
         self.granted.set(self.granted.get().saturating_sub(bytes));
+        self.consumed.set(self.consumed.get().saturating_add(bytes));
     }
 }

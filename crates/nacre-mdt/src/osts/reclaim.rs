@@ -4,7 +4,7 @@
 //! commit of its own, up to a few seconds later. This file hurries both commits: the pending destroys are sent to the
 //! OSTs, then the OSTs free the space of the objects that they have removed. OSTs that share a device share its space,
 //! so all OSTs on a device are asked when one of them is full, at the same time. Log and tables of each target on the
-//! device, this one included, give back what they do not need. Bounds: [`RECLAIM_TIMEOUT`] and
+//! device, this one included, give back what they do not need, and so do clients with grants. Bounds: [`RECLAIM_TIMEOUT`] and
 //! [`STATFS_TIMEOUT`], however many OSTs are asked.
 
 use crate::mdt::Mdt;

@@ -266,6 +266,9 @@ impl Ost {
         let args: Reserve = request.args()?;
         let reservation = self.core.osd.reserve(OWN_CREDITS).await?;
         let mut objects = self.store.room().grantable(args.objects).await?;
+        if objects == 0 && args.objects > 0 && self.store.room().recall_grants().await {
+            objects = self.store.room().grantable(args.objects).await?;
+        }
         if objects == 0 && args.objects > 0 {
             self.core.osd.give_back(self.core.ctx.now() + FREE_TIMEOUT).await?;
             objects = self.store.room().grantable(args.objects).await?;
@@ -291,8 +294,10 @@ impl Ost {
     async fn free_space(&self) -> Result<Reply, Errno> {
         let deadline = self.core.ctx.now() + FREE_TIMEOUT;
         let freed = self.store.objects().free_pending(deadline).await?;
+        let recalled = self.store.room().recall_notable_grants().await?;
         // Log and tables are asked only when no object has space to give: a caller with a deadline of its own waits.
         let freed = freed || self.core.osd.give_back_if_short(deadline).await?;
+        let freed = freed || recalled || self.store.room().has_grown_since_refusal().await?;
         Ok(Reply::of(&FreeSpaceReply { freed }))
     }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
 mod crashes;
+mod recall;
 mod resend;
 mod support;
 mod write_many;

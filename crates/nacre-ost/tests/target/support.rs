@@ -11,7 +11,7 @@ use nacre_types::*;
 use nacre_wire::ost::*;
 use nacre_wire::target::Role;
 use nacre_wire::{Frame, Opcode};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
@@ -22,8 +22,12 @@ const OST: &str = "demo-OST0000";
 
 /// A client of the OST: an import, the grants that came by callback.
 pub(crate) struct Client {
-    ctx: Rc<Ctx>,
+    pub(crate) ctx: Rc<Ctx>,
     pub(crate) peer: Rc<Peer>,
+    /// What it says that it needs when its grant is asked back. `None`: it does not answer.
+    pub(crate) needs: Cell<Option<u64>>,
+    /// How often its grant was asked back.
+    pub(crate) recalls: Cell<u32>,
     grants: RefCell<BTreeMap<LockCookie, ObjectState>>,
     pub(crate) blocking: RefCell<BTreeSet<LockCookie>>,
     changed: WaitList,
@@ -50,6 +54,8 @@ impl Client {
         let this = Rc::new(Self {
             ctx: ctx.clone(),
             peer,
+            needs: Cell::default(),
+            recalls: Cell::default(),
             grants: RefCell::default(),
             blocking: RefCell::default(),
             changed: ctx.wait_list(),
@@ -65,6 +71,13 @@ impl Client {
                 Some(Opcode::LockBlocking) => {
                     let cookie = LockBlocking::from_slice(&frame.body).unwrap().cookie;
                     this.blocking.borrow_mut().insert(cookie);
+                }
+                Some(Opcode::ReturnGrant) => {
+                    this.recalls.set(this.recalls.get() + 1);
+                    if let Some(bytes) = this.needs.get() {
+                        let client = this.clone();
+                        this.ctx.spawn(async move { drop(client.peer.call(&Grant { bytes }).await) });
+                    }
                 }
                 other => panic!("callback {other:?}"),
             }

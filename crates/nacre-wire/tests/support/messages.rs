@@ -328,6 +328,7 @@ messages! {
         GrantReply = GrantReply { bytes: 1 << 25 };
         LockGranted = LockGranted { cookie: LockCookie(1), state: state() };
         LockBlocking = LockBlocking { cookie: LockCookie(1) };
+        ReturnGrant = ReturnGrant {};
         LookupReply = LookupReply { entry: Some(entry()) };
         LockTail = LockTail {
             seen: Transno(1 << 32), granted: vec![inode_grant()],

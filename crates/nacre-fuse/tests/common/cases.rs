@@ -255,7 +255,7 @@ fn a_busy_mount_names_who_uses_it() {
 }
 
 #[test]
-fn a_mount_point_whose_server_died_is_cleared() {
+fn a_mount_whose_server_died_stays_until_the_next_one_takes_its_place() {
     if served().is_none() {
         return;
     }
@@ -267,10 +267,15 @@ fn a_mount_point_whose_server_died_is_cleared() {
     // The last descriptor goes: as after kill -9.
     drop(mounted);
     // A child that is being started may have it for a moment longer; whoever asks until then is told of an abort.
-    common::eventually("it is dead", || {
-        std::fs::metadata(dir.path()).is_err_and(|e| e.raw_os_error() == Some(107))
-    });
+    let is_dead = || std::fs::metadata(dir.path()).is_err_and(|e| e.raw_os_error() == Some(107));
+    common::eventually("it is dead", is_dead);
     check_mount_point(dir.path()).unwrap();
+    assert!(is_dead());
+    let again = mount_fuse(dir.path(), &options(rings())).unwrap();
+    let mounts = nacre_fuse::mount_points();
+    assert_eq!(mounts.iter().filter(|point| *point == dir.path()).count(), 1, "{mounts:?}");
+    unmount_fuse(dir.path(), Unmount::Lazy).unwrap();
+    drop(again);
     assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none());
 }
 

@@ -1,6 +1,6 @@
 //! The mount options that the kernel itself applies.
 
-use rustix::mount::MountFlags;
+use rustix::mount::{MountAttrFlags, MountFlags};
 
 /// The options that the kernel itself checks, and shows in the table of mounts.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,6 +30,19 @@ impl KernelOptions {
         flags.set(MountFlags::NODIRATIME, self.atime.no_directories);
         flags.set(MountFlags::LAZYTIME, self.atime.lazy);
         flags
+    }
+    /// The same for fsmount(2). `ro` and `lazytime` belong to the file system as well.
+    pub(crate) fn attributes(self) -> MountAttrFlags {
+        let mut attributes = MountAttrFlags::empty();
+        attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, self.read_only);
+        attributes.set(MountAttrFlags::MOUNT_ATTR_NOSUID, self.no_suid);
+        attributes.set(MountAttrFlags::MOUNT_ATTR_NODEV, self.no_dev);
+        attributes.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, self.no_exec);
+        // Without another one of the access times: relatime.
+        attributes.set(MountAttrFlags::MOUNT_ATTR_NOATIME, self.atime.never);
+        attributes.set(MountAttrFlags::MOUNT_ATTR_STRICTATIME, self.atime.always);
+        attributes.set(MountAttrFlags::MOUNT_ATTR_NODIRATIME, self.atime.no_directories);
+        attributes
     }
 }
 

@@ -9,8 +9,8 @@ use rustix::fd::{AsRawFd as _, OwnedFd};
 use rustix::fs::CWD;
 use rustix::io::Result;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, unmount,
+    FsMountFlags, FsOpenFlags, MoveMountFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, move_mount, unmount,
 };
 use std::path::Path;
 
@@ -51,19 +51,5 @@ fn unattached(connection: &OwnedFd, source: &str, options: KernelOptions) -> Res
         fsconfig_set_flag(&fs, *flag)?;
     }
     fsconfig_create(&fs)?;
-    fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options))
-}
-
-/// The options that belong to the mount, not to the file system.
-fn attributes(options: KernelOptions) -> MountAttrFlags {
-    // Without another one: relatime.
-    let mut attributes = MountAttrFlags::empty();
-    attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, options.read_only);
-    attributes.set(MountAttrFlags::MOUNT_ATTR_NOSUID, options.no_suid);
-    attributes.set(MountAttrFlags::MOUNT_ATTR_NODEV, options.no_dev);
-    attributes.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, options.no_exec);
-    attributes.set(MountAttrFlags::MOUNT_ATTR_NOATIME, options.atime.never);
-    attributes.set(MountAttrFlags::MOUNT_ATTR_STRICTATIME, options.atime.always);
-    attributes.set(MountAttrFlags::MOUNT_ATTR_NODIRATIME, options.atime.no_directories);
-    attributes
+    fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, options.attributes())
 }

@@ -186,7 +186,7 @@ impl Client {
         open.set_cached(page_use != PageUse::Direct);
         page_use
     }
-    /// A request for names has come through a handle: its open has ended in the kernel, and its program accesses the directory.
+    /// A request for names has come through a handle: its open has ended in the kernel, and its program reads the directory.
     pub fn listed_through(&self, handle: OpenHandle) {
         let Ok(open) = self.files.handle(handle) else { return };
         if open.is_cached() {

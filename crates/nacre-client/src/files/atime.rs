@@ -3,8 +3,8 @@
 //! A read costs no request: the new time is kept with the file and travels with the next close of one of its handles. Until
 //! that close has its reply this mount shows the pending time itself, so that a program sees the effect of its own reads.
 //! The MDT revokes the lock bit ATIME of other mounts when it records a new time, without waiting for them: they see it soon
-//! after the close. A time that was pending when the mount died is lost. Directories are accessed by listings. Not here: symbolic links, whose access
-//! times never change.
+//! after the close. A time that was pending when the mount died is lost. Directories are accessed by listings. Not here:
+//! symbolic links, whose access times never change.
 
 use core::cell::Cell;
 use core::time::Duration;

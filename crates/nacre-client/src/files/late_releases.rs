@@ -9,9 +9,9 @@
 //! locks are the exception: a handle with lock owners ends at once. The handle of a reader stays only while this mount has a
 //! lock that another mount revokes before it changes the file or sets its times. (2) A handle ends when there are many, and
 //! [`LATE_TIME`] after the first of them at the latest. (3) It ends before any operation that could tell: before an own open
-//! beside a writer, unlink, rename over, truncate or change of the layout, and before a bit of the inode's lock is returned, except ATIME.
-//! These wait for [`ENDED_TIMEOUT`] at most: an OST that does not reply must not block them, and a handle that is open for
-//! longer does no harm. (4) The unmount ends it like all others.
+//! beside a writer, unlink, rename over, truncate or change of the layout, and before a bit of the inode's lock other than
+//! ATIME is returned. These wait for [`ENDED_TIMEOUT`] at most: an OST that does not reply must not block them, and a handle
+//! that is open for longer does no harm. (4) The unmount ends it like all others.
 //!
 //! Not here: the decision whether a handle may end later, and its end (`open.rs`).
 //!

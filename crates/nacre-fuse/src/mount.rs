@@ -293,8 +293,23 @@ fn check_directory(path: &Path) -> Result<PathBuf, MountError> {
     Ok(real)
 }
 
-/// The real path of `path` without an access to `path` itself.
+/// The real path of `path` without an access to a mount on it.
 fn place_of(path: &Path) -> PathBuf {
+    /// As many symbolic links as the kernel follows.
+    const LINKS_MAX: u32 = 40;
+    let mut place = in_real_directory(path);
+    for _ in 0..LINKS_MAX {
+        if mounted_type(&place).is_some() {
+            break;
+        }
+        let Ok(to) = std::fs::read_link(&place) else { break };
+        // A relative link starts at its own directory.
+        place = in_real_directory(&place.parent().unwrap_or(&place).join(to));
+    }
+    place
+}
+/// The path with its last part as it is, and without symbolic links before that.
+fn in_real_directory(path: &Path) -> PathBuf {
     let place = match (path.parent().filter(|p| !p.as_os_str().is_empty()), path.file_name()) {
         (Some(parent), Some(name)) => parent.canonicalize().map(|p| p.join(name)),
         (None, Some(name)) => std::env::current_dir().map(|p| p.join(name)),

@@ -313,11 +313,15 @@ fn a_dead_mount_stays_until_the_next_up_and_nothing_acknowledged_is_lost() {
     let dead = fs::metadata(m.mount()).unwrap_err();
     assert_eq!(dead.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()), "it stays");
     fs::rename(&away, &ost).unwrap();
-    let up = m.up();
+    // By a symbolic link to it, which must not be followed onto the dead mount.
+    let link = m.path("link");
+    std::os::unix::fs::symlink("mnt", &link).unwrap();
+    let data = m.path("data");
+    m.good(&["up", link.to_str().unwrap(), "--dir", data.to_str().unwrap(), "--detach"]);
     assert_eq!(fs::read_to_string(m.mount().join("a")).unwrap(), "acknowledged");
     ended.store(true, Ordering::Relaxed);
     program.join().unwrap();
-    up.stop();
+    m.good(&["down", m.mount().to_str().unwrap()]);
     assert_eq!(fs::read_dir(m.mount()).unwrap().count(), 0, "nothing is in the directory below");
     m.good(&["check", m.path("data").to_str().unwrap()]);
 }
@@ -402,7 +406,9 @@ fn a_busy_port_is_named() {
     assert_eq!(said.matches("nacre: ").count(), 1, "{said}");
     drop(taken);
     // Nothing of the refused ones is in the way.
-    m.up_with(&["--listen", &address]).stop();
+    let said = m.good(&up.iter().map(String::as_str).chain(["--detach"]).collect::<Vec<_>>());
+    assert!(said.contains(&format!("other hosts:   nacre mount {address}:/nacre DIR")), "{said}");
+    m.good(&["down", m.mount().to_str().unwrap()]);
 }
 
 #[test]

@@ -43,6 +43,9 @@ pub(crate) struct ListArgs {
     mount: Option<PathBuf>,
 }
 
+/// The column of names has at least this width.
+const NAME_WIDTH: usize = 20;
+
 /// One target in `nacre.df`.
 #[derive(Debug, Serialize, Deserialize)]
 struct TargetSpace {
@@ -168,15 +171,19 @@ pub(super) fn run(args: &Args) -> Result<()> {
         };
         let (used, free, percent) =
             if args.inodes { ("IUsed", "IFree", "IUse%") } else { ("Used", "Available", "Use%") };
-        output::line(&format!("{:<20} {unit:>11} {used:>11} {free:>11} {percent:>4}  Mounted on", "UUID"));
+        let width = list.iter().map(|t| uuid(t).len()).max().unwrap_or(0).max(NAME_WIDTH);
+        output::line(&format!(
+            "{:<width$} {unit:>11} {used:>11} {free:>11} {percent:>4}  Mounted on",
+            "UUID"
+        ));
         for t in &list {
-            let uuid = format!("{}_UUID", t.target);
+            let uuid = format!("{:<width$}", uuid(t));
             let Some(space) = t.space else {
                 let why = match t.state {
                     State::Inactive => "inactive device",
                     _ => t.error.as_deref().unwrap_or("no reply"),
                 };
-                output::line(&format!("{uuid:<20}: {why}"));
+                output::line(&format!("{uuid}: {why}"));
                 continue;
             };
             let mark = if t.state == State::Full { " S" } else { "" };
@@ -184,19 +191,28 @@ pub(super) fn run(args: &Args) -> Result<()> {
             output::line(&row(args, &uuid, space, &place));
         }
         output::line("");
-        output::line(&row(args, "filesystem_summary:", summary(&list), &output::name(mount)));
+        let name = format!("{:<width$}", "filesystem_summary:");
+        output::line(&row(args, &name, summary(&list), &output::name(mount)));
     }
     end(&errors, asked)
 }
 
-/// The whole file system: space of the OSTs, each device once, and inodes of the MDT.
+/// The name of a target as the field prints it.
+fn uuid(target: &TargetSpace) -> String {
+    format!("{}_UUID", target.target)
+}
+
+/// The whole file system: space of the OSTs, each device once, and files of the MDT. As for statfs(2), a new file takes
+/// an inode of the MDT and at least one object of an OST.
 fn summary(list: &[TargetSpace]) -> Space {
     let mut sum = Space::default();
+    let mut inodes_free = None;
     let mut devices: Vec<Space> = Vec::new();
     for t in list {
         let Some(space) = t.space else { continue };
         if !t.target.contains("-OST") {
             sum.files_used += space.files_used;
+            inodes_free = Some(inodes_free.unwrap_or(0) + space.files_free);
             continue;
         }
         match devices.iter_mut().find(|d| d.device == space.device && d.device != 0) {
@@ -215,6 +231,7 @@ fn summary(list: &[TargetSpace]) -> Space {
         sum.bytes_avail += d.bytes_avail;
         sum.files_free += d.files_free;
     }
+    sum.files_free = inodes_free.map_or(sum.files_free, |inodes| inodes.min(sum.files_free));
     sum
 }
 
@@ -230,7 +247,7 @@ fn row(args: &Args, name: &str, s: Space, place: &str) -> String {
         (show(s.bytes_total), show(used), show(s.bytes_avail), used, used + s.bytes_avail)
     };
     let percent = (a * 100).div_ceil(b.max(1));
-    format!("{name:<20} {total:>11} {used:>11} {free:>11} {percent:>3}%  {place}")
+    format!("{name} {total:>11} {used:>11} {free:>11} {percent:>3}%  {place}")
 }
 
 /// A target of `lfs osts` and `lfs mdts`.
@@ -292,4 +309,26 @@ pub(super) fn getname(args: &ListArgs) -> Result<()> {
         }
     }
     end(&errors, mounts.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_has_room_for_as_many_files_as_both_kinds_of_targets() {
+        let target = |name: &str, files_free| TargetSpace {
+            target: name.to_owned(),
+            space: Some(Space { files_used: 1, files_free, ..Space::default() }),
+            error: None,
+            state: State::Up,
+        };
+        let free = |mdt, ost| {
+            let list = [target("a-MDT0000", mdt), target("a-OST0000", ost), target("a-OST0001", ost)];
+            let sum = summary(&list);
+            assert_eq!(sum.files_used, 1, "objects are no files");
+            sum.files_free
+        };
+        assert_eq!((free(0, 50), free(30, 50), free(500, 50)), (0, 30, 100));
+    }
 }

@@ -85,7 +85,10 @@ impl Options {
     /// As [`Options::parse`].
     pub(crate) fn parse_table(shown: &str, words: &[String]) -> Result<Self> {
         let is_from_table = |word: &str| FROM_TABLE.contains(&word.split('=').next().unwrap_or_default());
-        let all = shown.split(',').chain(words.iter().map(String::as_str));
+        // The table has no word for it.
+        let is_strict = !shown.split(',').any(|word| word == "relatime" || word == "noatime");
+        let strict = is_strict.then_some("strictatime");
+        let all = strict.into_iter().chain(shown.split(',')).chain(words.iter().map(String::as_str));
         Self::parse(&all.filter(|word| !is_from_table(word)).map(str::to_owned).collect::<Vec<_>>())
     }
     /// Whether writes may be kept for a moment, if the command would choose `default`.
@@ -174,6 +177,9 @@ mod tests {
         let policy = parsed("strictatime,nodiratime").unwrap().atime();
         assert_eq!(policy, AtimePolicy { files: Atime::Always, directories: Atime::Never });
         assert_eq!(parsed("noatime").unwrap().atime().directories, Atime::Never);
+        let remounted = |shown| Options::parse_table(shown, &["ro".to_owned()]).unwrap().atime().files;
+        let of_tables = ["rw", "rw,relatime", "rw,nosuid,noatime"].map(remounted);
+        assert_eq!(of_tables, [Atime::Always, Atime::Relative, Atime::Never], "a remount keeps them");
         let error = parsed("ro,sync").unwrap_err().to_string();
         assert!(error.contains("\"sync\"") && error.contains("hint: ro, rw"), "{error}");
     }

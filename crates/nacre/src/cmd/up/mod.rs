@@ -4,6 +4,7 @@
 //! mounted through FUSE. Ctrl-C unmounts and stops without loss.
 
 mod admission;
+mod banner;
 mod name;
 
 use crate::output::{self, log};
@@ -134,7 +135,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let metrics = args.metrics.serve(process.node(), process.socket())?;
     let result = start(args, &mut process, &talk, &mount, &mut fs);
     talk.services_end();
-    let (mounted, kept_log) = match result {
+    let Started { mounted, kept_log, listens } = match result {
         Ok(started) => started,
         Err(e) => {
             let e = process.check_lost().err().unwrap_or(e);
@@ -148,7 +149,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     if let Some(text) = metrics {
         talk.line(&format!("\n{text}"));
     }
-    banner(&talk, &process, &mounted, &fs, &log_file);
+    banner::show(&talk, &process, &mounted, &fs, listens.as_deref(), &log_file);
     talk.done();
     if let Err(lost) = mounted.serve(&mut signals, &process)? {
         return Err(process.fail(lost));
@@ -178,8 +179,9 @@ fn check_before_anything_is_made(args: &UpArgs, mount: &Path) -> Result<()> {
 fn wait_if_stopping(other: &ProcessEntry, mount: &Path) -> Result<()> {
     const STOP_MAX: Duration = Duration::from_secs(30);
     if nacre_fuse::mounted_type(mount).is_some() {
+        let stop = if other.kind == ProcessKind::Mount { "umount" } else { "down" };
         bail!(
-            "{} is mounted already, by process {}\nhint: nacre down {0} stops it; or name another mount point",
+            "{} is mounted already, by process {}\nhint: nacre {stop} {0} stops it; or name another mount point",
             mount.display(),
             other.pid
         );
@@ -222,6 +224,14 @@ fn file_system(args: &UpArgs, mount: &Path, dir: Option<&Path>) -> Result<FileSy
     Ok(FileSystem { name, osts, data })
 }
 
+/// What runs when `up` is ready.
+struct Started {
+    mounted: Mounted,
+    kept_log: Option<Arc<LogFile>>,
+    /// The address for other hosts.
+    listens: Option<String>,
+}
+
 /// Serves every target and mounts.
 fn start(
     args: &UpArgs,
@@ -229,7 +239,7 @@ fn start(
     talk: &Talk,
     mount: &Path,
     fs: &mut FileSystem,
-) -> Result<(Mounted, Option<Arc<LogFile>>)> {
+) -> Result<Started> {
     // The address is stable while the data is: another mount finds it again after a restart.
     let socket = fs.data.as_ref().map_or_else(
         || process.socket().to_owned(),
@@ -244,9 +254,13 @@ fn start(
         // This process holds the locks of the stores, so an existing socket is that of a dead process.
         process.node().listen(&addresses[0].parse::<nacre_net::Address>()?)?;
     }
-    if let Some(text) = &args.listen {
-        addresses.push(process.node().listen(&text.parse::<nacre_net::Address>()?.absolute()?)?.to_string());
-    }
+    let listens = match &args.listen {
+        Some(text) => {
+            Some(process.node().listen(&text.parse::<nacre_net::Address>()?.absolute()?)?.to_string())
+        }
+        None => None,
+    };
+    addresses.extend(listens.clone());
     let kept_writes = left_writes(left.as_mut(), &opened)?;
     for (served, kept_writes) in opened.into_iter().zip(kept_writes) {
         // The MGS is where this process listens now; the label of a directory that was moved has an old address.
@@ -280,7 +294,7 @@ fn start(
     let mounts = [mounted.dir().to_owned()];
     process.register(ProcessKind::Up, Some(fs.name.as_str()), &mounts, &[])?;
     talk.service(&mount.display().to_string(), "mounted");
-    Ok((mounted, log.ok().flatten()))
+    Ok(Started { mounted, kept_log: log.ok().flatten(), listens })
 }
 
 /// Opens or formats the store of every target.
@@ -349,52 +363,4 @@ fn wait_for_osts(process: &Process, fs: &FsName, osts: u32) -> Result<()> {
     }
     tracing::warn!(osts, "not every OST can take files yet");
     Ok(())
-}
-
-fn banner(talk: &Talk, process: &Process, mounted: &Mounted, fs: &FileSystem, log: &Path) {
-    let name = &fs.name;
-    // The mount is there a moment before it has found the object targets.
-    let mut looks = (0..40).map(|n| {
-        process::pause(Duration::from_millis(if n == 0 { 0 } else { 50 }));
-        rustix::fs::statvfs(mounted.dir()).ok()
-    });
-    let space = looks.find(|space| space.as_ref().is_none_or(|s| s.f_blocks > 0)).flatten();
-    let capacity = space.map_or_else(
-        || "unknown".into(),
-        |s| {
-            let unit = s.f_frsize;
-            format!(
-                "{} available of {}",
-                output::human_bytes(s.f_bavail * unit),
-                output::human_bytes(s.f_blocks * unit)
-            )
-        },
-    );
-    let names: Vec<_> = process.node().islands().iter().map(|i| i.name().to_owned()).collect();
-    let targets: Vec<_> =
-        names.iter().filter(|n| TargetName::parse(n).is_some()).map(String::as_str).collect();
-    let data = fs
-        .data
-        .as_ref()
-        .map_or_else(|| "in memory: lost when it stops".into(), |d| d.path().display().to_string());
-    let down = if talk.is_detached() { "nacre down" } else { "Ctrl-C (or nacre down)" };
-    talk.line(&format!("\nfile system {name} is mounted on {}", mounted.dir().display()));
-    talk.line(&format!("  capacity       {capacity}"));
-    const SHOWN_MAX: usize = 8;
-    let targets = match targets.as_slice() {
-        [first, .., last] if targets.len() > SHOWN_MAX => format!("{} from {first} to {last}", targets.len()),
-        all => all.join(", "),
-    };
-    talk.line(&format!("  targets        {targets}"));
-    talk.line(&format!("  data           {data}"));
-    talk.line(&format!("  log            {}", log.display()));
-    talk.line(&format!("  mount another: nacre mount {}:/{name} DIR", mounted.address()));
-    if let Some(hint) = mounted.hint() {
-        talk.line(&format!("  {hint}"));
-    }
-    talk.line("  no authentication yet: everyone who can reach this address can read and write everything");
-    talk.line(&format!(
-        "next: copy something to {}, nacre status, nacre lfs df -h; stop: {down}",
-        mounted.dir().display()
-    ));
 }

@@ -111,7 +111,8 @@ fn status_shows_a_mount_whose_process_was_killed() {
         assert_eq!(status.code, Some(3), "{}{}", status.out, status.err);
         let row = |line: &str| line.starts_with(&pid.to_string()) && line.contains(" down ");
         assert!(status.out.lines().any(row), "{}", status.out);
-        assert!(status.out.contains(&format!("hint: nacre umount --lazy {second}")), "{}", status.out);
+        let again = format!("hint: nacre mount {} {second}; or nacre umount --lazy {second}", up.address());
+        assert!(status.out.contains(&again), "{}", status.out);
     }
     m.good(&["umount", "--lazy", second]);
     assert!(!m.good(&["status"]).contains(" down "));

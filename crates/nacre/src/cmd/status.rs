@@ -224,7 +224,8 @@ fn down(mut entry: ProcessEntry) -> Process {
     let hint = if mounts.is_empty() { again(None).unwrap_or_default() } else { String::new() };
     let why = format!("{ended}{why}{hint}");
     let left = |point: &PathBuf| {
-        let hint = again(Some(point)).map_or("\nhint: ".to_owned(), |hint| format!("{hint}; or "));
+        let hint = again(Some(point)).or_else(|| mount_again(&entry, point));
+        let hint = hint.map_or("\nhint: ".to_owned(), |hint| format!("{hint}; or "));
         let point = output::name(point);
         format!(
             "{ended}: {point} gives \"Transport endpoint is not connected\"{hint}nacre umount --lazy {point}"
@@ -239,6 +240,13 @@ fn down(mut entry: ProcessEntry) -> Process {
         Island::new(name, State::Down, reasons)
     };
     Process { state: entry.islands.iter().map(state).collect(), entry }
+}
+
+/// The command whose mount takes the place of a dead one. Programs never see the directory below it.
+fn mount_again(entry: &ProcessEntry, point: &Path) -> Option<String> {
+    let (root, source) =
+        nacre_fuse::mount_of(point).filter(|(root, _)| entry.kind == ProcessKind::Mount && root == point)?;
+    Some(format!("\nhint: nacre mount {source} {}", output::name(&root)))
 }
 
 /// The command that serves the targets of an `up` again, as far as it is known.

@@ -51,6 +51,8 @@ enum Task {
         #[arg(long)]
         test: bool,
     },
+    /// Records the profile of usual operations that optimized builds use (needs the component llvm-tools; ten minutes)
+    Profile,
     /// POSIX cases on a real mount
     Pjdfstest,
     /// Source tree, git, SQLite and fio on a real mount (all, or those named); `postgres`, only by name: PostgreSQL while servers are
@@ -118,6 +120,7 @@ fn main() -> Result<()> {
         Task::Mutants { seeds, only } => mutants::run(seeds, &only),
         Task::Package { test: true } => package::test(),
         Task::Package { test: false } => package::build().map(|package| println!("{}", package.display())),
+        Task::Profile => e2e::profile(),
         Task::Pjdfstest => e2e::pjdfstest(),
         Task::Apps { names } => e2e::apps(&names),
         Task::Edges => e2e::edges(),

@@ -28,6 +28,7 @@ const DOCS: &[&str] = &["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-
 
 /// Builds the package; returns its path.
 pub(crate) fn build() -> Result<PathBuf> {
+    nacre_e2e::warn_if_profile_is_void()?;
     sh(&mut cargo(&["build", "--release", "--quiet", "--package", "nacre"]))?;
     let target = target_dir()?;
     let binary = target.join("release/nacre");

@@ -40,9 +40,18 @@ pub struct Compare {
     no_uring: bool,
 }
 
+impl Compare {
+    /// Few files and one round: as a load, not to compare.
+    pub(crate) fn once(no_uring: bool) -> Self {
+        let (dirs, with, processes) = (Vec::new(), Vec::new(), vec![1, 2]);
+        Self { dirs, with, processes, items: 1000, tree: 500, rounds: 1, no_uring }
+    }
+}
+
 /// Measures and prints the tables.
 pub fn run(options: &Compare) -> Result<()> {
-    let mut setup = Setup::new(options)?;
+    crate::profile::warn_if_void()?;
+    let mut setup = Setup::new(binary()?, options.no_uring)?;
     if options.dirs.is_empty() {
         for what in &options.with {
             setup.add(what).with_context(|| format!("cannot set up {what}"))?;
@@ -61,7 +70,7 @@ pub fn run(options: &Compare) -> Result<()> {
 }
 
 /// Everything that was started, in this order.
-struct Setup {
+pub(crate) struct Setup {
     binary: PathBuf,
     base: tempfile::TempDir,
     /// Whether requests come from /dev/fuse only.
@@ -82,19 +91,12 @@ struct Process {
 }
 
 impl Setup {
-    fn new(options: &Compare) -> Result<Self> {
+    pub(crate) fn new(binary: PathBuf, no_uring: bool) -> Result<Self> {
         let memory = Path::new("/dev/shm");
         let mut base = tempfile::Builder::new();
         base.prefix("nacre-compare-");
         let base = if memory.is_dir() { base.tempdir_in(memory)? } else { base.tempdir()? };
-        Ok(Self {
-            binary: binary()?,
-            base,
-            no_uring: options.no_uring,
-            places: Vec::new(),
-            loops: Vec::new(),
-            processes: Vec::new(),
-        })
+        Ok(Self { binary, base, no_uring, places: Vec::new(), loops: Vec::new(), processes: Vec::new() })
     }
 
     fn nacre(&self) -> Command {
@@ -118,7 +120,7 @@ impl Setup {
         Ok(())
     }
 
-    fn add(&mut self, what: &str) -> Result<()> {
+    pub(crate) fn add(&mut self, what: &str) -> Result<()> {
         let dir = self.dir(what)?;
         match what {
             "ext4" => self.ext4("ext4")?,
@@ -203,7 +205,7 @@ impl Setup {
         Ok(bench)
     }
 
-    fn measure(&self, options: &Compare) -> Result<()> {
+    pub(crate) fn measure(&self, options: &Compare) -> Result<()> {
         /// Files as large as those of a source tree usually are.
         const SMALL_FILE_BYTES: &str = "3901";
         let items = options.items.to_string();
@@ -225,7 +227,19 @@ impl Setup {
         Ok(())
     }
 
-    fn end(mut self) -> Result<()> {
+    /// Streams, then small blocks in random order.
+    pub(crate) fn measure_io(&self, options: &Compare) -> Result<()> {
+        const CAST_OUT: &str = "sync; echo 1 > /proc/sys/vm/drop_caches";
+        let streams = ["--size", "64M", "--rows", "write,read"];
+        let small = ["--size", "8M", "--block", "4K", "--rows", "random-write,random-read"];
+        for row in [streams.as_slice(), &small] {
+            sh(self.bench("io", options)?.args(row).arg("--fsync"))?;
+            sh(self.bench("io", options)?.args(row).args(["--cold", CAST_OUT]))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn end(mut self) -> Result<()> {
         // Each process ends when its directory is unmounted.
         while let Some(mut process) = self.processes.pop() {
             sh(Command::new("umount").arg(&process.mount))?;

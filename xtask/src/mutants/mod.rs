@@ -114,7 +114,8 @@ fn copy_tree(to: &Path) -> Result<()> {
             continue;
         }
         std::fs::create_dir_all(to.parent().unwrap_or(&to))?;
-        std::fs::write(&to, bytes)?;
+        // With its permissions: `profile/rustc` is a program.
+        std::fs::copy(&from, &to)?;
     }
     Ok(())
 }

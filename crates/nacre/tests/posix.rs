@@ -295,7 +295,7 @@ fn reads_change_access_times_as_the_mount_options_say() {
     go(&mut noatime);
     assert_eq!((ended(noatime), times(&file)), (Some(0), before), "O_NOATIME");
     let before = times(&dir);
-    let flags = OFlags::DIRECTORY | OFlags::NOATIME;
+    let flags = OFlags::DIRECTORY | OFlags::NOATIME | OFlags::CLOEXEC;
     let listing = Dir::new(rustix::fs::open(&dir, flags, Mode::empty()).unwrap()).unwrap();
     assert!(listing.count() > 2);
     assert_eq!(times(&dir), before, "O_NOATIME");
@@ -424,7 +424,9 @@ fn files_are_made_without_a_name_and_named_later() {
     std::os::unix::fs::chown(&dir, None, Some(77)).unwrap();
     let listed = || fs::read_dir(t.second("dir")).unwrap().map(|entry| entry.unwrap().file_name());
     let unnamed = |flags| {
-        let file = File::from(open(&dir, OFlags::TMPFILE | OFlags::RDWR | flags, Mode::from(0o640)).unwrap());
+        let file = File::from(
+            open(&dir, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::from(0o640)).unwrap(),
+        );
         std::os::unix::fs::FileExt::write_all_at(&file, b"contents", 0).unwrap();
         let meta = file.metadata().unwrap();
         assert_eq!((meta.nlink(), meta.len(), meta.mode() & 0o7777, meta.gid()), (0, 8, 0o640, 77));

@@ -39,6 +39,7 @@ struct Test {
     evicted: bool,
     /// Nobody listens at the address.
     refuses: bool,
+    connect: Duration,
 }
 
 /// Lines of the log.
@@ -67,6 +68,10 @@ impl Log {
 
 impl Test {
     fn new() -> Self {
+        Self::connected_in(Duration::ZERO)
+    }
+    /// The reply to the connect takes so long.
+    fn connected_in(connect: Duration) -> Self {
         let ctx = Ctx::new(1);
         let peers = Rc::new(Peers::default());
         let now = Instant(5_000_000_000);
@@ -96,6 +101,7 @@ impl Test {
             generation: 1,
             evicted: false,
             refuses: false,
+            connect,
         };
         test.visit(Event::Timer);
         test
@@ -119,6 +125,7 @@ impl Test {
                     assert_eq!(conn, self.conn);
                     self.epoch = frame.header.epoch;
                     if frame.header.opcode == Opcode::Connect.number() {
+                        self.now = self.now + self.connect;
                         replies.push(self.connect_reply(&frame.header));
                     } else {
                         self.requests.push(frame);
@@ -184,6 +191,15 @@ impl Test {
 }
 fn space(total: u64) -> Vec<u8> {
     StatfsReply { bytes_total: total, ..StatfsReply::default() }.to_vec()
+}
+
+/// The server's clock shows 107 s, that of the client 100 s when it connects.
+#[test]
+fn a_clock_is_corrected_by_what_the_time_of_a_connect_proves() {
+    for (connect, offset) in [(0, 7), (5, 2), (7, 0), (30, 0)] {
+        let t = Test::connected_in(Duration::from_secs(connect));
+        assert_eq!(t.peer.wall_offset_ns(), offset * 1_000_000_000, "{connect} s");
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ mod slots;
 mod state;
 
 pub use export::{Admission, CallbacksFull, Export, RUNNING_MAX};
-pub use import::{CallError, Import, ImportConfig, ImportEffect, Request};
+pub use import::{CallError, Import, ImportConfig, ImportEffect, Request, ServerTime};
 pub use lease::ClientLease;
 pub use record::{PreVersions, ReplyRecord, SubRecord};
 pub use replay::{ReplayEntry, ReplayList};

@@ -6,6 +6,18 @@ const HOLES: &str = "kept_bytes_in_holes_and_in_preallocated_space_are_counted_l
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "the time of a mount does not go beyond that of the changes that it has seen",
+        "crates/nacre-client/src/targets/mount/ready.rs",
+        &[("if time > self.mount.last_time.get()", "if time < self.mount.last_time.get()")],
+    )
+    .found_by("nacre-sim", "change_times", "a_write_replaces_the_time_that_another_mount_has_just_set"),
+    planted(
+        "a clock is corrected by the time that a connect takes",
+        "crates/nacre-node/src/peer/effects.rs",
+        &[("0.clamp(ahead_of(server.replied), ahead_of(server.sent))", "ahead_of(server.replied)")],
+    )
+    .found_by("nacre-node", "peer", "a_clock_is_corrected_by_what_the_time_of_a_connect_proves"),
+    planted(
         "a listing through a handle that was opened with O_NOATIME changes the access time",
         "crates/nacre-client/src/files/table.rs",
         &[("if self.noatime { Atime::Never } else { policy.directories }", "policy.directories")],

@@ -116,6 +116,7 @@ impl Client {
     }
     /// Completes a reply with what is known here. `None`: the OSTs have to be asked for the size.
     fn resolved(&self, reply: &EntryReply) -> Option<ResolvedInode> {
+        self.note_time(reply.mtime_set_at.max(reply.attr.ctime));
         let mut entry = ResolvedInode::of(reply);
         self.files.show_atime(&mut entry.attr);
         if !is_regular(&reply.attr) || reply.attr.size_state == SizeState::Exact {

@@ -180,10 +180,15 @@ impl Peer {
         tracing::debug!(target_name = %self.target, %state, "import");
         if state == ImportState::Full {
             let import = self.import.borrow();
-            if let Some((at, server)) = import.server_time() {
-                // The reply that states it came `ago`: a recovery may have lasted since then.
-                let ago = i128::try_from((self.ctx.now() - at).as_nanos()).unwrap_or(0);
-                let offset = server.as_nanos() + ago - self.ctx.wall().as_nanos();
+            if let Some(server) = import.server_time() {
+                // The target has read its clock between these moments. No more is corrected than that proves: hosts whose
+                // clocks agree, and all processes of one host, have the same time.
+                let (now, wall) = (self.ctx.now(), self.ctx.wall().as_nanos());
+                let ahead_of = |moment| {
+                    let ago = i128::try_from((now - moment).as_nanos()).unwrap_or(0);
+                    server.wall.as_nanos() + ago - wall
+                };
+                let offset = 0.clamp(ahead_of(server.replied), ahead_of(server.sent));
                 self.wall_offset_ns.set(i64::try_from(offset).unwrap_or(0));
             }
             if !self.outage.was_logged() {

@@ -12,9 +12,20 @@ pub(super) struct Admitted {
     instance: Option<u64>,
     /// Features and slots that both sides agree to.
     agreed: Option<(u64, u16)>,
-    server_time: Option<(Instant, Timestamp)>,
+    server_time: Option<ServerTime>,
     /// As of the latest ping of an MGS.
     config_version: u64,
+}
+
+/// The wall clock of a target at a moment between two moments of the local clock.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerTime {
+    /// When the connect was sent, on the clock of this process.
+    pub sent: Instant,
+    /// When its reply came.
+    pub replied: Instant,
+    /// The clock of the target between these moments.
+    pub wall: Timestamp,
 }
 
 /// Differences to the former connection: a plain value.
@@ -29,7 +40,7 @@ pub(super) struct Differences {
 
 impl Admitted {
     /// Records a reply to connect.
-    pub(super) fn record(&mut self, now: Instant, reply: &ConnectReply) -> Differences {
+    pub(super) fn record(&mut self, sent: Instant, now: Instant, reply: &ConnectReply) -> Differences {
         let differences = Differences {
             is_other_target: self.target.is_some_and(|old| old != reply.target),
             is_other_export: self.generation != Generation(0) && self.generation != reply.generation,
@@ -39,7 +50,7 @@ impl Admitted {
         self.generation = reply.generation;
         self.instance = Some(reply.instance);
         self.agreed = Some((reply.features, reply.max_mod_rpcs));
-        self.server_time = Some((now, reply.server_time));
+        self.server_time = Some(ServerTime { sent, replied: now, wall: reply.server_time });
         differences
     }
     /// Another target was admitted in the place of this one.
@@ -66,7 +77,7 @@ impl Admitted {
             None => 1,
         }
     }
-    pub(super) fn server_time(&self) -> Option<(Instant, Timestamp)> {
+    pub(super) fn server_time(&self) -> Option<ServerTime> {
         self.server_time
     }
     pub(super) fn config_version(&self) -> u64 {

@@ -190,7 +190,7 @@ impl<T> Import<T> {
         self.keepalive.admitted(now);
         self.commits.set_local(reply.local);
         self.note_process(&frame.header, (reply.process, reply.ended));
-        let differences = self.admitted.record(now, &reply);
+        let differences = self.admitted.record(sent, now, &reply);
         self.limit_slots();
         self.lease.set_length(Duration::from_millis(u64::from(reply.lease_ms)));
         if differences.is_other_target {

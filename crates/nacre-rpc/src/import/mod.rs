@@ -23,6 +23,7 @@ mod request;
 mod sending;
 mod session;
 
+pub use admitted::ServerTime;
 pub use request::{CallError, ImportConfig, ImportEffect, Request};
 
 use crate::lease::ClientLease;
@@ -38,7 +39,7 @@ use commits::Commits;
 use deadlines::Deadlines;
 use identity::Expected;
 use keepalive::Keepalive;
-use nacre_types::{ConnEpoch, Generation, Instant, Timestamp, Transno, Xid};
+use nacre_types::{ConnEpoch, Generation, Instant, Transno, Xid};
 use nacre_wire::{Class, Header, Kind};
 use queues::Queues;
 use session::{Link, Session};
@@ -248,8 +249,8 @@ impl<T> Import<T> {
     pub fn config_version(&self) -> u64 {
         self.admitted.config_version()
     }
-    /// The target's wall clock at connect, with the local time of that moment.
-    pub fn server_time(&self) -> Option<(Instant, Timestamp)> {
+    /// The target's wall clock at connect.
+    pub fn server_time(&self) -> Option<ServerTime> {
         self.admitted.server_time()
     }
     /// Address in use, or the next one to be tried.

@@ -17,6 +17,8 @@ use nacre_types::{Errno, Fid, OstIndex, Timestamp};
 const ATTACH_QUIET: Duration = Duration::from_secs(1);
 /// OSTs that are up are reached within that time, so that `nacre status` after a mount does not find them missing.
 const OSTS_WAIT: Duration = Duration::from_millis(500);
+/// Changes of other mounts move the time of this one forward by so much at the most.
+const AHEAD_MAX_NS: i128 = 1_000_000_000;
 
 impl Client {
     /// The MDT that has the inode of this FID: where every request about the inode goes, and for a directory those about its
@@ -73,11 +75,22 @@ impl Client {
 
     /// Time for what this mount writes: its wall clock corrected by that of the root's MDT, strictly growing.
     pub fn now(&self) -> Timestamp {
-        let offset = self.mount.mdt_of(Fid::ROOT).map_or(0, |mdt| mdt.peer.wall_offset_ns());
-        let now = self.ctx.wall().as_nanos() + i128::from(offset);
-        let now = now.max(self.mount.last_time.get() + 1);
+        let now = self.clock_ns().max(self.mount.last_time.get() + 1);
         self.mount.last_time.set(now);
         Timestamp::from_nanos(now)
+    }
+    /// This mount knows of a change that was made at `time`: its own next change is a later one, although its clock may lag
+    /// behind that of the other mount. Otherwise a write would not replace a time that the other mount has set just before.
+    pub(crate) fn note_time(&self, time: Timestamp) {
+        let time = time.as_nanos();
+        // A wrong clock elsewhere must not spread.
+        if time > self.mount.last_time.get() && time - self.clock_ns() <= AHEAD_MAX_NS {
+            self.mount.last_time.set(time);
+        }
+    }
+    fn clock_ns(&self) -> i128 {
+        let offset = self.mount.mdt_of(Fid::ROOT).map_or(0, |mdt| mdt.peer.wall_offset_ns());
+        self.ctx.wall().as_nanos() + i128::from(offset)
     }
 
     /// Waits until the MGS and the MDT of the root have been reached.

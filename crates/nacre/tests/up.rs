@@ -296,6 +296,14 @@ fn a_dead_mount_stays_until_the_next_up_and_nothing_acknowledged_is_lost() {
     drop(file);
     let dead = fs::metadata(m.mount()).unwrap_err();
     assert_eq!(dead.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+    for command in [&["sync"][..], &["lfs", "df"], &["lfs", "getstripe"]] {
+        let refused = m.nacre(&[command, &[m.mount().to_str().unwrap()]].concat());
+        assert!(
+            !refused.ok && refused.err.contains("hint:") && refused.err.contains("nacre status"),
+            "{}",
+            refused.err
+        );
+    }
     // A program that goes on writing must not write into the directory below.
     let ended = Arc::new(AtomicBool::new(false));
     let program = std::thread::spawn({

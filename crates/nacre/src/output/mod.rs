@@ -104,8 +104,21 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
         }
         hints.extend(hint.into_iter().map(|h| h.trim_start().to_owned()));
     }
+    if hints.is_empty() && error.chain().any(is_of_dead_mount) {
+        hints.push(
+            "hint: the process of this mount has ended; nacre status names the command that mounts it again"
+                .into(),
+        );
+    }
     hints.dedup();
     std::iter::once(causes.join(": ")).chain(hints).collect::<Vec<_>>().join("\n")
+}
+
+/// The kernel's reply of a mount whose process was killed.
+fn is_of_dead_mount(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let io = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+    let errno = io.map(rustix::io::Errno::from_raw_os_error).or(cause.downcast_ref().copied());
+    errno == Some(rustix::io::Errno::NOTCONN)
 }
 
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<()> {

@@ -131,7 +131,7 @@ fn json<T: Serialize>(mounts: &[PathBuf], replies: Vec<Result<T>>, key: &str) ->
 fn end(errors: &[anyhow::Error], asked: usize) -> Result<()> {
     match errors {
         [] => Ok(()),
-        [only] if asked == 1 => bail!("{only:#}"),
+        [only] if asked == 1 => bail!("{}", output::sentence(only)),
         several => {
             several.iter().for_each(|error| output::error("nacre", error));
             bail!("{} of {asked} mounts did not reply", several.len())

@@ -15,6 +15,8 @@ pub const NAME_MAX: usize = 255;
 pub const SYMLINK_MAX: usize = 4095;
 /// Longest name and value of an extended attribute, as in the kernel.
 pub const XATTR_NAME_MAX: usize = 255;
+/// The extended attribute with the capabilities of a program file, which a write or a chown removes.
+pub const CAPABILITY: &[u8] = b"security.capability";
 /// Longest value of an extended attribute, as in the kernel.
 pub const XATTR_VALUE_MAX: usize = 64 << 10;
 /// Discriminators per hash.

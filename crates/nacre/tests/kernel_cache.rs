@@ -15,7 +15,7 @@ use std::fs::{self, File, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A file system with two mounts: `a` in the process of the servers, `b` in one of its own.
@@ -84,6 +84,61 @@ fn a_warm_tree_costs_no_request() {
     let asked = p.questions() - before;
     // A validity that ends during the test costs a request for each name once.
     assert!(asked < 100, "{asked} requests for 2100 questions\n{}", p.of_b("fuse_requests"));
+}
+
+/// What a user may do with the directory of the mount, through its descriptor: its path leads through closed directories.
+fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+    let become_user = || {
+        let uid = rustix::fs::Uid::from_raw(uid);
+        // Of this thread only.
+        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+    };
+    std::thread::scope(|scope| {
+        let user = scope.spawn(|| {
+            become_user();
+            work()
+        });
+        user.join().unwrap()
+    })
+}
+
+/// The kernel compares a caller with the owner that it remembers; another mount has changed the owner.
+#[test]
+fn a_file_belongs_to_its_new_owner_on_every_mount_at_once() {
+    use rustix::fs::{AtFlags, Mode, Timespec, Timestamps, chmodat, unlinkat, utimensat};
+    use rustix::io::Errno;
+    const USER: u32 = 1001;
+    let Some(p) = Pair::new() else { return };
+    let sticky = p.a("sticky");
+    fs::create_dir(&sticky).unwrap();
+    fs::set_permissions(&sticky, Permissions::from_mode(0o1777)).unwrap();
+    let dir = File::open(p.b("sticky")).unwrap();
+    let set_mode = || chmodat(&dir, "f", Mode::from_raw_mode(0o600), AtFlags::empty());
+    let set_times = || {
+        let old = Timespec { tv_sec: 1, tv_nsec: 0 };
+        utimensat(&dir, "f", &Timestamps { last_access: old, last_modification: old }, AtFlags::empty())
+    };
+    let (a, b) = (sticky.join("f"), p.b("sticky/f"));
+    for round in 0..10 {
+        fs::write(&a, "text").unwrap();
+        assert_eq!(fs::metadata(&b).unwrap().uid(), 0);
+        std::os::unix::fs::chown(&a, Some(USER), None).unwrap();
+        assert_eq!(as_user(USER, set_mode), Ok(()), "round {round}");
+        std::os::unix::fs::chown(&a, Some(0), None).unwrap();
+        assert_eq!(as_user(USER, set_times), Err(Errno::PERM), "round {round}");
+        assert_eq!(as_user(USER, || unlinkat(&dir, "f", AtFlags::empty())), Err(Errno::PERM));
+        std::os::unix::fs::chown(&a, Some(USER), None).unwrap();
+        assert_eq!(as_user(USER, set_times), Ok(()), "round {round}");
+        assert_eq!(as_user(USER, || unlinkat(&dir, "f", AtFlags::empty())), Ok(()));
+    }
+    // A program that works in a directory whose mode changes is not cut off from it.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "read line; pwd -P"]).current_dir(p.b("sticky"));
+    let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    fs::set_permissions(&sticky, Permissions::from_mode(0o755)).unwrap();
+    shell.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let said = shell.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout).trim_end(), p.b("sticky").to_str().unwrap());
 }
 
 /// The kernel serves a listing that it has, while what it was told of the inodes is valid; both mounts change it in between.

@@ -6,6 +6,7 @@ mod machine;
 
 use machine::{Machine, Running, eventually};
 use rustix::fs::{Dir, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -209,7 +210,48 @@ fn allocating_and_writing_as_an_ordinary_user_takes_set_id_bits_away() {
             assert_eq!(mode_of(name), [left; 2], "{name}");
         }
     }
+    capabilities_end_with_a_write_by_root(&t);
+    a_new_group_ends_the_set_gid_bit_of_strangers(&t);
     t.end();
+}
+
+/// The kernel does not say so with such a write: it leaves set-id bits alone.
+fn capabilities_end_with_a_write_by_root(t: &Two) {
+    const NAME: &str = "security.capability";
+    let net_bind = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let is_left = |name: &str| {
+        [t.first(name), t.second(name)].map(|path| match rustix::fs::getxattr(path, NAME, &mut [0; 64]) {
+            Ok(_) => true,
+            Err(Errno::NODATA) => false,
+            Err(error) => panic!("{error}"),
+        })
+    };
+    for (name, len) in [("small", 10), ("large", 100_000)] {
+        fs::write(t.first(name), vec![b'x'; len]).unwrap();
+        fs::set_permissions(t.first(name), fs::Permissions::from_mode(0o4755)).unwrap();
+        for path in [t.first(name), t.second(name)] {
+            rustix::fs::setxattr(&path, NAME, &net_bind, rustix::fs::XattrFlags::empty()).unwrap();
+            assert_eq!(is_left(name), [true; 2], "{name}");
+            let file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+            (&file).write_all(b"y").unwrap();
+            assert_eq!(is_left(name), [false; 2], "{name}");
+            assert_eq!(file.metadata().unwrap().permissions().mode() & 0o7777, 0o4755);
+        }
+    }
+}
+
+/// What counts is the group of the file so far.
+fn a_new_group_ends_the_set_gid_bit_of_strangers(t: &Two) {
+    for (groups, left) in [("1000", 0o745), ("1000,100", 0o2745)] {
+        fs::write(t.first("group"), "x").unwrap();
+        std::os::unix::fs::chown(t.first("group"), Some(65534), Some(100)).unwrap();
+        fs::set_permissions(t.first("group"), fs::Permissions::from_mode(0o2745)).unwrap();
+        let mut chgrp = Command::new("setpriv");
+        chgrp.args(["--reuid", "65534", "--regid", "65534", "--groups", groups, "chgrp", "1000"]);
+        assert!(chgrp.arg(t.second("group")).status().unwrap().success());
+        let mode = fs::metadata(t.first("group")).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode, left, "groups {groups}");
+    }
 }
 
 /// Access, modification and change time.

@@ -10,7 +10,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-client/src/targets/mount/ready.rs",
         &[("if time > self.mount.last_time.get()", "if time < self.mount.last_time.get()")],
     )
-    .found_by("nacre-sim", "change_times", "a_write_replaces_the_time_that_another_mount_has_just_set"),
+    .found_by("nacre-sim", "change_times", "a_write_replaces_the_time_that_was_set_just_before"),
     planted(
         "a clock is corrected by the time that a connect takes",
         "crates/nacre-node/src/peer/effects.rs",

@@ -436,10 +436,20 @@ impl Entries {
 
     // ---- the kernel
 
-    /// The kernel may use a name until a time. False: the name is not known here, or too many that are not there are known.
-    pub(super) fn give_to_kernel(&mut self, parent: Fid, name: &[u8], until: Instant) -> bool {
+    /// The kernel may use a name until a time. False: the name is not known here, or too many that are not there are known; or
+    /// it is not among the names of its inode ([`Under::child`]), or the permissions of that are not covered.
+    pub(super) fn give_to_kernel(
+        &mut self,
+        parent: Fid,
+        name: &[u8],
+        until: Instant,
+        covers_permissions: impl FnOnce(Fid) -> bool,
+    ) -> bool {
         let Some(dir) = self.dirs.get_mut(&parent) else { return false };
         if let Some(entry) = dir.names.get_mut(name) {
+            if entry.fid.is_some_and(|fid| !entry.under.child || !covers_permissions(fid)) {
+                return false;
+            }
             entry.kernel_until = entry.kernel_until.max(until);
             return true;
         }
@@ -457,6 +467,11 @@ impl Entries {
         dir.insert(Bytes::copy_from_slice(name), entry);
         self.count += 1;
         true
+    }
+    /// The kernel may not use a name any more. False: it could not before.
+    pub(super) fn take_from_kernel(&mut self, parent: Fid, name: &[u8]) -> bool {
+        let entry = self.dirs.get_mut(&parent).and_then(|dir| dir.names.get_mut(name));
+        entry.is_some_and(|entry| core::mem::take(&mut entry.kernel_until) > self.now)
     }
     /// Until when the kernel may use a name. `None`: the name is not in the table.
     pub(super) fn kernel_until(&self, parent: Fid, name: &[u8]) -> Option<Instant> {

@@ -200,6 +200,10 @@ impl Inodes {
             inode.names.retain(|(dir, known)| *dir != parent || known != name);
         }
     }
+    /// The names that are valid under LOOKUP.
+    pub(super) fn names(&self, fid: Fid) -> &[(Fid, Bytes)] {
+        self.table.get(&fid).map_or(&[], |inode| &inode.names)
+    }
     /// A directory in which the inode has a name.
     pub(super) fn parent(&self, fid: Fid) -> Option<Fid> {
         self.table.get(&fid)?.names.first().map(|(parent, _)| *parent)

@@ -22,6 +22,14 @@ pub enum Stale {
         /// The name in it.
         name: Bytes,
     },
+    /// The mode, owner or access control list of the inode to which a name leads, which it still does. The kernel compares a
+    /// caller with the owner that it remembers, without asking for the attributes, but it renews them with the name.
+    Permissions {
+        /// The directory.
+        parent: Fid,
+        /// The name in it.
+        name: Bytes,
+    },
     /// The attributes of an inode, its access control lists and, of a symbolic link, its target.
     Inode(Fid),
     /// The pages of a file. Those that a read is loading meanwhile may stay: they are not trusted.
@@ -37,7 +45,7 @@ impl Stale {
     pub fn pages(&self) -> Option<Fid> {
         match self {
             Self::Pages(fid) | Self::Listing(fid) => Some(*fid),
-            Self::Name { .. } | Self::Inode(_) | Self::All => None,
+            Self::Name { .. } | Self::Permissions { .. } | Self::Inode(_) | Self::All => None,
         }
     }
 }

@@ -112,7 +112,7 @@ impl MetadataCache {
         stale.retain(|stale| match stale {
             Stale::Pages(fid) => self.pages.ended(*fid),
             Stale::Listing(fid) => self.pages.names_ended(*fid),
-            Stale::Name { .. } | Stale::Inode(_) | Stale::All => true,
+            Stale::Name { .. } | Stale::Permissions { .. } | Stale::Inode(_) | Stale::All => true,
         });
         let (dirty, cancels) =
             cancels.into_iter().partition(|c: &InodeCancel| self.must_flush(c.fid, c.bits));

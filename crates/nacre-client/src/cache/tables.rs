@@ -245,9 +245,12 @@ impl Tables {
 
     // ---- lookups
 
-    /// The kernel is given a name until a time. False: it may not have it.
+    /// The kernel is given a name until a time. False: it may not have it, also if another mount could change the permissions
+    /// of the inode without the kernel's being told.
     pub(super) fn give_name(&mut self, parent: Fid, name: &[u8], until: Instant) -> bool {
-        self.entries.give_to_kernel(parent, name, until)
+        let locks = &self.locks;
+        self.entries
+            .give_to_kernel(parent, name, until, |fid| locks.held(fid).all().contains(InodeBits::PERM))
     }
     pub(super) fn names_in_kernel(&self) -> Vec<(Fid, Bytes)> {
         self.entries.in_kernel()
@@ -487,6 +490,13 @@ impl Tables {
         }
         if in_kernel {
             stale.push(Stale::Inode(fid));
+        }
+        if ended.intersects(InodeBits::PERM) {
+            for (parent, name) in self.inodes.names(fid) {
+                if self.entries.take_from_kernel(*parent, name) {
+                    stale.push(Stale::Permissions { parent: *parent, name: name.clone() });
+                }
+            }
         }
         if ended.intersects(InodeBits::SIZE) {
             stale.push(Stale::Pages(fid));

@@ -441,6 +441,33 @@ fn what_the_kernel_was_given_and_may_still_use_is_told_when_its_lock_ends() {
     assert_eq!(bed.stale(), [], "the time has passed");
 }
 
+/// The kernel compares callers with the owner that it remembers.
+#[test]
+fn the_kernel_asks_for_a_name_again_when_the_permissions_of_its_inode_change() {
+    let bed = Bed::new();
+    bed.at(100);
+    let until = Instant(106_000_000_000);
+    let name = bytes::Bytes::from_static(b"a");
+    bed.found(b"a", &file(1, 1), 5, 1);
+    assert!(bed.cache.give_name(DIR, b"a", until));
+    bed.revoke(fid(1), InodeBits::UPDATE, 10);
+    assert_eq!(bed.stale(), [], "other attributes are not remembered without asking");
+    bed.revoke(fid(1), InodeBits::PERM, 11);
+    let permissions = Stale::Permissions { parent: DIR, name };
+    assert!(bed.cache.returns().forgets(DIR, b"a"));
+    assert_eq!(bed.stale(), [permissions]);
+    // The next change would not be told to this mount.
+    assert!(!bed.cache.give_name(DIR, b"a", until));
+    let bits = InodeBits::PERM | InodeBits::LOOKUP;
+    let tail = tail(12, &[grant(fid(1), bits, 13), all(DIR, 14)]);
+    bed.cache.read_name(&reply(0, 0, &tail), DIR, b"a", Some(&file(1, 1)));
+    assert!(bed.cache.give_name(DIR, b"a", until));
+    // A name that is not listed with its inode could not be found then.
+    let only_dir = self::tail(12, &[grant(fid(2), InodeBits::PERM, 15), all(DIR, 16)]);
+    bed.cache.read_name(&reply(0, 0, &only_dir), DIR, b"b", Some(&file(2, 1)));
+    assert!(!bed.cache.give_name(DIR, b"b", until));
+}
+
 #[test]
 fn the_kernel_takes_the_validity_of_a_name_along_in_an_own_rename() {
     let bed = Bed::new();

@@ -131,9 +131,10 @@ impl Client {
                 return Ok(None);
             }
         }
-        let Some((data, mtime)) = self.read_data(file).await? else { return Ok(None) };
+        let Some((data, _mtime)) = self.read_data(file).await? else { return Ok(None) };
         if known.is_none() {
-            let states = file.states_of_data(data.len() as u64, mtime);
+            // No time of a write: the MDT's may have been set, perhaps to the future, which the next write replaces.
+            let states = file.states_of_data(data.len() as u64, Timestamp::default());
             (0u32..).zip(states).for_each(|(stripe, state)| file.note_glimpsed(stripe, state));
         }
         Ok(Some(data))

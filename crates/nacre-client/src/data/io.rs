@@ -29,7 +29,7 @@ use core::pin::Pin;
 use nacre_node::join_all;
 use nacre_types::{
     Caller, Component, Errno, Extent, Failure, Fid, LockCookie, OpenHandle, ProtocolOutcome, SetAttr,
-    Timestamp,
+    Timestamp, name,
 };
 use nacre_wire::mdt::Setattr;
 use nacre_wire::ost::{LockMode, ObjectState, Read, SyncObject, Write};
@@ -182,8 +182,9 @@ impl Client {
         if len == 0 {
             return Ok(0);
         }
-        if let Some(caller) = &args.kill_suidgid {
-            self.kill_privileges(&open, caller).await?;
+        match &args.kill_suidgid {
+            Some(caller) => self.kill_privileges(&open, caller).await?,
+            None => self.drop_capability(file).await?,
         }
         let is_whole = args.append || file.dom_bytes() > 0;
         let extent =
@@ -255,6 +256,21 @@ impl Client {
             mdt.kernel_forgets(file.fid).await;
         }
         Ok(())
+    }
+
+    /// Takes file capabilities away before a privileged caller changes the bytes, which leaves set-id bits alone.
+    async fn drop_capability(&self, file: &FileState) -> Result<(), Failure> {
+        if !file.has_privileges() {
+            return Ok(());
+        }
+        let removed = match self.getxattr(file.fid, name::CAPABILITY).await {
+            Ok(_) => self.removexattr(file.fid, name::CAPABILITY).await,
+            Err(error) => Err(error),
+        };
+        match removed {
+            Err(Failure::ENODATA) => Ok(()),
+            removed => removed,
+        }
     }
 
     /// The range and its OST if one request transfers all ranges.

@@ -104,9 +104,13 @@ impl FileState {
             self.learn_layout(layout);
         }
     }
+    /// Whether the file has set-id bits or capabilities that a write may take away.
+    pub(crate) fn has_privileges(&self) -> bool {
+        self.kill_priv.get()
+    }
     /// Whether a change of the bytes by an ordinary user takes something away.
     pub(crate) fn loses_privileges(&self, caller: &Caller) -> bool {
-        self.kill_priv.get() || self.set_gid.get() && !caller.in_group(self.owner().gid)
+        self.has_privileges() || self.set_gid.get() && !caller.in_group(self.owner().gid)
     }
     pub(crate) fn learn_layout(&self, layout: &Layout) {
         *self.component.borrow_mut() = stripes::only_component(layout).cloned().map(Rc::new);

@@ -351,6 +351,7 @@ impl State {
         let now = self.ctx.now();
         let mut prompt = Vec::new();
         let mut names = Vec::new();
+        let mut expiring = Vec::new();
         // Repeated when the callers that may bring them back have left their directories.
         let mut again = Vec::new();
         for stale in stale {
@@ -377,8 +378,9 @@ impl State {
                     }
                 }
                 Stale::Name { parent, name } if link.has_epoch => names.push((parent, name)),
+                Stale::Permissions { parent, name } if link.has_epoch => expiring.push((parent, name)),
                 // Names had no validity; `forget_pages` follows.
-                Stale::Name { .. } | Stale::Pages(_) | Stale::Listing(_) => {}
+                Stale::Name { .. } | Stale::Permissions { .. } | Stale::Pages(_) | Stale::Listing(_) => {}
             }
         }
         let fids: Vec<Fid> = prompt.iter().filter_map(Notification::inode).collect();
@@ -388,19 +390,27 @@ impl State {
         if !is_forced && self.names_until.get() <= now {
             // No name is valid any more.
             names.clear();
+            expiring.clear();
             prompt.retain(|notification| *notification != Notification::IncEpoch);
         }
         if prompt.contains(&Notification::IncEpoch) {
             names.clear();
-        } else if names.len() > NAMES_MAX
+            expiring.clear();
+        } else if names.len() + expiring.len() > NAMES_MAX
             || names.iter().any(|(parent, _)| self.door.holds_request_of(*parent))
         {
+            names.append(&mut expiring);
             self.epoch(to, std::mem::take(&mut names)).await;
         }
-        let entries: Vec<_> = names
+        let forgotten = names
             .iter()
-            .map(|(parent, name)| Notification::InvalEntry { parent: *parent, name: name.to_vec() })
-            .collect();
+            .map(|(parent, name)| Notification::InvalEntry { parent: *parent, name: name.to_vec() });
+        // A name that goes on leading to its inode must not be detached: a program may have it for its working directory.
+        let expired = expiring
+            .iter()
+            .map(|(parent, name)| Notification::ExpireEntry { parent: *parent, name: name.to_vec() });
+        let entries: Vec<_> = forgotten.chain(expired).collect();
+        names.append(&mut expiring);
         let entries = (!entries.is_empty()).then(|| self.order(to, entries));
         self.promptly(to, prompt).await;
         for (what, dirs, notifications) in again {

@@ -247,6 +247,27 @@ fn an_epoch_follows_a_name_that_waits_in_the_kernel_but_not_a_busy_notifier() {
 }
 
 #[test]
+fn a_name_whose_inode_has_other_permissions_expires_and_is_not_detached() {
+    let mut w = World::new();
+    let stale = || Stale::Permissions { parent: fid(9), name: "x".into() };
+    w.forget(vec![stale()]);
+    assert!(w.run(0, false).is_empty(), "no name is valid");
+    w.reply(7, None, &[fid(9)]);
+    // A request of the directory, which is soon replied to, is no reason for an epoch.
+    w.around.locked.set(true);
+    w.forget(vec![stale()]);
+    assert_eq!(w.run(0, true), [vec![expired(9)]]);
+    assert_eq!(w.ctx.live_tasks(), 0);
+    w.around.locked.set(false);
+    w.forget(vec![stale()]);
+    w.ctx.run();
+    w.around.orders.borrow_mut().pop().unwrap().batch.begun.store(true, Ordering::Release);
+    assert!(w.run(1, true).is_empty());
+    assert_eq!(w.run(1, true), [vec![Notification::IncEpoch]], "it waits in the kernel");
+    assert_eq!(w.ctx.live_tasks(), 0);
+}
+
+#[test]
 fn pages_are_dropped_beside_reads_that_wait_but_not_before_they_are() {
     let pages = |from, len| Notification::InvalInode { fid: fid(1), pages: Some((from, len)) };
     let mut w = World::new();

@@ -52,12 +52,13 @@ impl Operation for Setattr {
         let mut inode = view.file(self.fid)?;
         view.depends_on(CHILD, &inode)?;
         check_owner(&inode, &self.set, &self.caller)?;
-        if self.set.uid.is_some() || self.set.gid.is_some() {
-            chown(view, &mut inode, &self.set);
-        }
+        // Before a chown: the group that counts is that of the file so far.
         if self.set.kill_suidgid {
             let in_group = self.caller.uid == 0 || self.caller.in_group(inode.attr.gid);
             view.kill_privileges(&mut inode, in_group);
+        }
+        if self.set.uid.is_some() || self.set.gid.is_some() {
+            chown(view, &mut inode, &self.set);
         }
         if let Some(mode) = self.set.mode {
             chmod(view, &mut inode, mode)?;

@@ -4,13 +4,11 @@ use crate::rows::row::{Inode, InodeRow, RowError};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use nacre_types::name::CAPABILITY;
 use nacre_types::{
     Attr, Caller, Encoded, Errno, Fid, FileType, Layout, OstIndex, Owner, SizeState, Timestamp, mode,
 };
 use nacre_wire::mdt::{EntryReply, EntryReplyWith};
-
-/// Capabilities of a program file, which a write or a chown removes.
-pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 /// The size that `stat` shows for a directory.
 pub(crate) const DIR_BYTES: u64 = 4096;

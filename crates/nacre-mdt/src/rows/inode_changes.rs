@@ -4,7 +4,6 @@
 //! either an orphan or gone; the objects of an inode that is gone are rows of the destroy table in the same transaction.
 
 use crate::rows::acl::{self, Acl};
-use crate::rows::inode::CAPABILITY;
 use crate::rows::row::{
     Inode, LINK_BYTES_INLINE_MAX, LINKS_INLINE_MAX, ParentLink, Row, Stripes, XATTR_INLINE_MAX,
     XATTR_NAMES_MAX, XATTRS_INLINE_MAX, Xattr,
@@ -14,6 +13,7 @@ use crate::rows::table::{self, CHOWN, DATA, DESTROY, FLOCK, INODE, LINK, ORPHAN,
 use crate::rows::view::{Step, View};
 use alloc::vec::Vec;
 use bytes::Bytes;
+use nacre_types::name::CAPABILITY;
 use nacre_types::{Errno, Fid, InodeBits, Name, mode};
 
 impl View<'_> {

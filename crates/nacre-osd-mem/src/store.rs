@@ -174,13 +174,21 @@ impl MemStore {
         self.credit(before.saturating_sub(charge_of(file, &found)));
         Ok(())
     }
-    /// Memory cannot be set aside for a hole: only the check for room is honest.
+    /// The space counts as used from now on, whatever memory it takes.
     fn allocate(&self, file: FileId, offset: u64, len: u64) -> Result<(), StoreError> {
+        if is_allocated_whole(file) {
+            return Err(StoreError::Unsupported);
+        }
         let found = self.writable(file)?;
-        let growth = lock(&found).growth(offset, len);
-        self.charge(growth)?;
-        self.credit(growth);
+        let mut found = lock(&found);
+        self.charge(found.growth(offset, len))?;
+        found.allocate(offset, len);
         Ok(())
+    }
+    fn zero(&self, file: FileId, offset: u64, len: u64) {
+        if let Some(found) = self.find(file) {
+            lock(&found).zero(offset, len);
+        }
     }
     fn punch(&self, file: FileId, offset: u64, len: u64) {
         if let Some(found) = self.find(file) {
@@ -238,10 +246,8 @@ impl MemStore {
             StoreOp::ReadWritten { file, offset, len, .. } => return self.read_written(file, offset, len),
             StoreOp::Truncate { file, len } => self.truncate(file, len)?,
             StoreOp::Allocate { file, offset, len } => self.allocate(file, offset, len)?,
-            // Memory is not set aside for a hole.
-            StoreOp::Punch { file, offset, len } | StoreOp::Zero { file, offset, len } => {
-                self.punch(file, offset, len);
-            }
+            StoreOp::Punch { file, offset, len } => self.punch(file, offset, len),
+            StoreOp::Zero { file, offset, len } => self.zero(file, offset, len),
             StoreOp::Sync { .. }
             | StoreOp::SyncAside { .. }
             | StoreOp::StartWriteback { .. }
@@ -276,12 +282,12 @@ fn lock(file: &Mutex<SparseFile>) -> MutexGuard<'_, SparseFile> {
     file.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Log, ballast and runs count with their length (their blocks are allocated), blobs with their bytes.
+/// Log, ballast and runs count with their length (their blocks are allocated), blobs with the space that they use.
 fn is_allocated_whole(file: FileId) -> bool {
     !matches!(file, FileId::Blob(_))
 }
 fn charge_of(file: FileId, content: &SparseFile) -> u64 {
-    if is_allocated_whole(file) { content.len() } else { content.stored_bytes() }
+    if is_allocated_whole(file) { content.len() } else { content.used_bytes() }
 }
 
 /// First and last possible file of a kind.

@@ -92,7 +92,9 @@ enum UnsyncedChange {
     Make { len: u64 },
     Write { offset: u64, data: Bytes },
     Truncate { len: u64 },
+    Allocate { offset: u64, len: u64 },
     Punch { offset: u64, len: u64 },
+    Zero { offset: u64, len: u64 },
     Delete,
 }
 
@@ -245,7 +247,7 @@ impl Disk {
     }
 
     fn used(&self) -> u64 {
-        self.files.values().filter_map(|c| c.now.as_ref()).map(SparseFile::stored_bytes).sum()
+        self.files.values().filter_map(|c| c.now.as_ref()).map(SparseFile::used_bytes).sum()
     }
 
     /// Whether a fault is due for this operation.
@@ -385,6 +387,7 @@ impl Disk {
         if self.used().saturating_add(growth) > self.capacity_bytes {
             return Err(StoreError::NoSpace);
         }
+        self.change(file, UnsyncedChange::Allocate { offset, len });
         Ok(())
     }
     fn refresh(&mut self, file: FileId) {
@@ -484,10 +487,11 @@ impl Disk {
             StoreOp::ReadWritten { file, offset, len, .. } => return self.read_written(file, offset, len),
             StoreOp::Truncate { file, len } => self.truncate(file, len)?,
             StoreOp::Allocate { file, offset, len } => self.allocate(file, offset, len)?,
-            StoreOp::Punch { file, offset, len } | StoreOp::Zero { file, offset, len }
-                if self.now(file).is_some() =>
-            {
+            StoreOp::Punch { file, offset, len } if self.now(file).is_some() => {
                 self.change(file, UnsyncedChange::Punch { offset, len });
+            }
+            StoreOp::Zero { file, offset, len } if self.now(file).is_some() => {
+                self.change(file, UnsyncedChange::Zero { offset, len });
             }
             StoreOp::Delete { file } if self.now(file).is_some() => {
                 self.change(file, UnsyncedChange::Delete);
@@ -541,7 +545,10 @@ impl Content {
                 UnsyncedChange::Truncate { len } => {
                     drop(self.stuck.split_off(&len.div_ceil(BLOCK)));
                 }
-                UnsyncedChange::Write { .. } | UnsyncedChange::Punch { .. } => {}
+                UnsyncedChange::Write { .. }
+                | UnsyncedChange::Allocate { .. }
+                | UnsyncedChange::Punch { .. }
+                | UnsyncedChange::Zero { .. } => {}
             }
             apply(&mut self.durable, &change);
         }
@@ -603,7 +610,11 @@ fn apply(image: &mut Option<SparseFile>, change: &UnsyncedChange) {
         (UnsyncedChange::Delete, image) => *image = None,
         // Its making was lost.
         (
-            UnsyncedChange::Write { .. } | UnsyncedChange::Truncate { .. } | UnsyncedChange::Punch { .. },
+            UnsyncedChange::Write { .. }
+            | UnsyncedChange::Truncate { .. }
+            | UnsyncedChange::Allocate { .. }
+            | UnsyncedChange::Punch { .. }
+            | UnsyncedChange::Zero { .. },
             None,
         ) => {}
         (UnsyncedChange::Write { offset, data }, Some(image)) => {
@@ -612,9 +623,11 @@ fn apply(image: &mut Option<SparseFile>, change: &UnsyncedChange) {
         (UnsyncedChange::Truncate { len }, Some(image)) => {
             image.truncate(*len);
         }
+        (UnsyncedChange::Allocate { offset, len }, Some(image)) => image.allocate(*offset, *len),
         (UnsyncedChange::Punch { offset, len }, Some(image)) => {
             image.punch(*offset, *len);
         }
+        (UnsyncedChange::Zero { offset, len }, Some(image)) => image.zero(*offset, *len),
     }
 }
 

@@ -258,6 +258,9 @@ pub struct StoreSpace {
     pub files_free: Option<u64>,
     /// Number of the device: stores with the same number share their space. 0: not shared.
     pub device: u64,
+    /// Writes to blocks that a file has, written or set aside, need no free space. Not so where blocks are copied on
+    /// write, or where this is unknown.
+    pub overwrites_in_place: bool,
 }
 
 /// The reason why an operation failed.

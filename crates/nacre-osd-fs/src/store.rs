@@ -65,6 +65,7 @@ pub struct FsStore {
     pub(crate) chunk_bytes: u64,
     /// Of the file system below, see `device.rs`.
     device: u64,
+    overwrites_in_place: bool,
     eof_blocks: EofBlocks,
     inodes: Inodes,
     pace: Pace,
@@ -82,6 +83,7 @@ impl FsStore {
     pub(crate) fn new(dirs: Dirs, lock: Lock, path: String, features: Features, config: &FsConfig) -> Self {
         Self {
             device: device::number(dirs.root()),
+            overwrites_in_place: device::overwrites_in_place(dirs.root()),
             eof_blocks: EofBlocks::of(dirs.root()),
             dirs,
             _lock: lock.fd,
@@ -483,6 +485,7 @@ impl FsStore {
             bytes_avail: bytes(s.f_bavail),
             files_free: free_for_blobs(&s),
             device: self.device,
+            overwrites_in_place: self.overwrites_in_place,
         })
     }
 

@@ -221,6 +221,7 @@ impl MemStore {
             bytes_avail: free,
             files_free: None,
             device: self.device.number,
+            overwrites_in_place: true,
         }
     }
 

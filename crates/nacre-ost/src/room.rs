@@ -121,6 +121,11 @@ impl Room {
         Ok(())
     }
 
+    /// Whether writes to blocks that an object has need no room.
+    pub(crate) fn overwrites_in_place(&self) -> bool {
+        self.space.get().overwrites_in_place
+    }
+
     /// Whether there is more room than when the latest write was refused. Then repeating it makes sense, even if there is nothing
     /// left to free: it may have been freed just after the refusal.
     pub(crate) async fn has_grown_since_refusal(&self) -> Result<bool, OsdError> {

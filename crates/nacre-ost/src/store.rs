@@ -27,7 +27,8 @@ const ALLOCATE_SLICE_BYTES: u64 = 1 << 30;
 /// How long a change that finds no room, and a request for the space of a full OST, wait for space to be freed.
 pub(crate) const FREE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Credits of an operation beyond those of its object: the count, a tombstone, the reply record.
-pub(crate) const OWN_CREDITS: Credits = Credits { rows: 4, row_bytes: 512, object_bytes: 0, frees: false };
+pub(crate) const OWN_CREDITS: Credits =
+    Credits { rows: 4, row_bytes: 512, object_bytes: 0, frees: false, in_place: false };
 
 /// The objects of one OST.
 pub(crate) struct Store {
@@ -178,9 +179,10 @@ impl Store {
         data: Vec<Bytes>,
         to: WriteTo,
     ) -> Result<(Transno, ObjectState), Failure> {
-        let len = data.iter().map(|b| b.len() as u64).sum();
+        let len: u64 = data.iter().map(|b| b.len() as u64).sum();
         let deadline = self.core.ctx.now() + FREE_TIMEOUT;
-        let used = self.room_for_write(request, object, len, deadline).await?;
+        let range = Extent::new(offset, offset.saturating_add(len));
+        let used = self.room_for_write(request, object, range, deadline).await?;
         let written = async {
             let admit = || Ok(self.core.admit_change(request)?);
             let (prepared, admitted) = self
@@ -239,7 +241,7 @@ impl Store {
         keep_size: bool,
     ) -> Result<(Transno, ObjectState), Failure> {
         let (mut offset, end) = range;
-        self.make_room(object, end - offset, self.core.ctx.now() + FREE_TIMEOUT).await?;
+        self.make_room(object, Extent::new(offset, end), self.core.ctx.now() + FREE_TIMEOUT).await?;
         let mut admitted = None;
         loop {
             let len = (end - offset).min(ALLOCATE_SLICE_BYTES);
@@ -345,20 +347,35 @@ impl Store {
         &self,
         request: &Request,
         object: ObjectId,
-        bytes: u64,
+        range: Extent,
         deadline: Instant,
     ) -> Result<u64, Errno> {
-        let needed = bytes.saturating_add(EXTENT_TAX);
+        let needed = (range.end - range.start).saturating_add(EXTENT_TAX);
         if request.header.has(flags::GRANTED) && self.room.use_grant(request.export, needed) {
             return Ok(needed);
         }
-        self.make_room(object, bytes, deadline).await.map(|()| 0)
+        self.make_room(object, range, deadline).await.map(|()| 0)
     }
     /// An existing object may only grow into room that is not promised; a new one was promised its room.
-    async fn make_room(&self, object: ObjectId, bytes: u64, deadline: Instant) -> Result<(), Errno> {
+    async fn make_room(&self, object: ObjectId, range: Extent, deadline: Instant) -> Result<(), Errno> {
+        let bytes = range.end - range.start;
         let row = self.objects.state(object).await.map_err(|e| log_errno(object, e))?;
         let is_promised = row.version == 0 && bytes <= crate::room::OBJECT_BYTES;
-        if is_promised { Ok(()) } else { self.grow(bytes, deadline).await }
+        let fits = if is_promised { Ok(()) } else { self.room.grow(bytes).await };
+        if fits != Err(Errno::ENOSPC) {
+            return fits;
+        }
+        // Rows are looked up only for a change that would be refused.
+        let needed = self.needed_space(object, range).await?;
+        if needed == 0 { Ok(()) } else { self.grow(needed, deadline).await }
+    }
+    /// The space that a change of a range needs: blocks that have theirs are overwritten in place. The caller has the lock
+    /// of the range, so that they stay.
+    async fn needed_space(&self, object: ObjectId, range: Extent) -> Result<u64, Errno> {
+        if !self.room.overwrites_in_place() {
+            return Ok(range.end - range.start);
+        }
+        self.objects.unallocated_bytes(object, range).await.map_err(|e| log_errno(object, e))
     }
     /// Waits for space that is being freed, for that of grants, and for that of log and tables. The caller has locked no range
     /// of an object, so the freeing is not blocked.
@@ -409,8 +426,9 @@ impl Store {
         let deadline = self.core.ctx.now() + FREE_TIMEOUT;
         let all = writes.iter().zip(results.iter_mut()).zip(used);
         for ((write, result), used) in all.filter(|((_, result), _)| result.is_ok()) {
-            let len = write.data.iter().map(|b| b.len() as u64).sum();
-            match self.room_for_write(request, write.object, len, deadline).await {
+            let len: u64 = write.data.iter().map(|b| b.len() as u64).sum();
+            let range = Extent::new(write.offset, write.offset.saturating_add(len));
+            match self.room_for_write(request, write.object, range, deadline).await {
                 Ok(bytes) => *used = bytes,
                 Err(errno) => *result = Err(errno.into()),
             }
@@ -522,5 +540,6 @@ fn sum(a: Credits, b: Credits) -> Credits {
         row_bytes: a.row_bytes.saturating_add(b.row_bytes),
         object_bytes: a.object_bytes.saturating_add(b.object_bytes),
         frees: a.frees || b.frees,
+        in_place: a.in_place || b.in_place,
     }
 }

@@ -60,7 +60,7 @@ impl TargetCore {
             self.evict(export, String::from("the target was admitted anew, its clients start anew"));
         }
         service.clone().admitted().await?;
-        let credits = Credits { rows: 1, row_bytes: 64, object_bytes: 0, frees: true };
+        let credits = Credits { rows: 1, row_bytes: 64, frees: true, ..Credits::default() };
         let reservation = self.osd.reserve(credits).await?;
         let (transno, ()) = self.transact_local(&Pins::default(), reservation, |tx| {
             tx.put(table::TARGET, REPLACED_KEY, replaced.to_vec());

@@ -40,7 +40,7 @@ impl TargetCore {
         logs.extend(earlier);
         logs.truncate(LOGS_MAX);
         // A full device must not keep the target from starting: without it nobody could remove files.
-        let credits = Credits { rows: 1, row_bytes: 1024, object_bytes: 0, frees: true };
+        let credits = Credits { rows: 1, row_bytes: 1024, frees: true, ..Credits::default() };
         let room = self.osd.reserve(credits).await?;
         let (transno, ()) = self.transact_local(&Pins::default(), room, |tx| {
             tx.put(table::TARGET, FOLLOWED_KEY, logs.to_vec());

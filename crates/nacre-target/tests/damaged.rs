@@ -18,7 +18,7 @@ use std::sync::Arc;
 fn put(store: &dyn Store, rows: Vec<(Table, Vec<u8>, Vec<u8>)>) {
     let done = with_engine(store, |_, osd| async move {
         for rows in rows.chunks(1000) {
-            let credits = Credits { rows: 1000, row_bytes: 256 << 10, object_bytes: 0, frees: true };
+            let credits = Credits { rows: 1000, row_bytes: 256 << 10, frees: true, ..Credits::default() };
             let room = osd.reserve(credits).await?;
             osd.transact(&Pins::default(), room, |tx| {
                 rows.iter().for_each(|(table, key, value)| tx.put(*table, key, value.clone()));

@@ -415,6 +415,7 @@ impl Disk {
             bytes_avail: free,
             files_free: None,
             device: 0,
+            overwrites_in_place: true,
         }
     }
 

@@ -87,8 +87,8 @@ impl Flocks {
         Credits {
             rows: RECORD_ROWS + 2 + GRANTS_MAX as u32,
             row_bytes: RECORD_BYTES + (ranges * (LOCK_BYTES + ROW_BYTES)) as u32,
-            object_bytes: 0,
             frees: true,
+            ..Credits::default()
         }
     }
 }

@@ -138,8 +138,8 @@ impl Mdt {
         let room = Credits {
             rows: rows.len() as u32,
             row_bytes: 64 * rows.len() as u32,
-            object_bytes: 0,
             frees: true,
+            ..Credits::default()
         };
         let done = self.execute_local(ReadSet::default(), room, |view| {
             rows.iter().for_each(|(fid, _)| view.delete(DESTROY, &table::of_ost(ost.index, *fid)));

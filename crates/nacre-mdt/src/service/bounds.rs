@@ -26,8 +26,8 @@ pub(crate) fn credits_of(bound: WriteBound) -> Credits {
     Credits {
         rows: bound.inode_count() * 4 + RECORD_ROWS,
         row_bytes: bound.inode_count() * INODE_BYTES_MAX + bound.value_bytes() + RECORD_BYTES,
-        object_bytes: 0,
         frees: bound.is_freeing(),
+        ..Credits::default()
     }
 }
 
@@ -36,8 +36,8 @@ pub(crate) fn credits_in_batch(bound: WriteBound) -> Credits {
     Credits {
         rows: bound.inode_count() * 4,
         row_bytes: bound.inode_count() * INODE_BYTES_AVERAGE + bound.value_bytes(),
-        object_bytes: 0,
         frees: bound.is_freeing(),
+        ..Credits::default()
     }
 }
 

@@ -41,8 +41,8 @@ fn grants_bound(owners: usize) -> Credits {
     Credits {
         rows: 2 * (GRANTS_MAX + owners) as u32,
         row_bytes: ((GRANTS_MAX + owners) * SEGMENTS_MAX * LOCK_BYTES) as u32,
-        object_bytes: 0,
         frees: true,
+        ..Credits::default()
     }
 }
 

@@ -328,7 +328,7 @@ impl Cluster {
     pub(crate) fn put_inode_rows(&self, rows: Vec<(Fid, Vec<u8>)>) {
         let write = move |_, osd: Rc<Osd>| async move {
             for rows in rows.chunks(400) {
-                let room = Credits { rows: 400, row_bytes: 400 << 10, object_bytes: 0, frees: true };
+                let room = Credits { rows: 400, row_bytes: 400 << 10, frees: true, ..Credits::default() };
                 let room = osd.reserve(room).await.unwrap();
                 let put = |tx: &mut Tx<'_>| {
                     rows.iter().for_each(|(fid, row)| tx.put(INODE, &fid.key(), row.clone()));

@@ -80,8 +80,8 @@ impl Mgs {
         let credits = Credits {
             rows: ParamChange::ROWS,
             row_bytes: ParamChange::BYTES,
-            object_bytes: 0,
             frees: new.value.is_none(),
+            ..Credits::default()
         };
         let reservation = self.core.osd.reserve(credits).await?;
         // Nothing waits between the check and the change.
@@ -117,8 +117,8 @@ impl Mgs {
         let credits = Credits {
             rows: TargetChange::ROWS + RECORD_ROWS,
             row_bytes: TargetChange::BYTES + RECORD_BYTES,
-            object_bytes: 0,
             frees: true, // a full disk must not keep a target from being found
+            ..Credits::default()
         };
         let reservation = self.core.osd.reserve(credits).await?;
         // Nothing waits between the check and the change.
@@ -169,8 +169,8 @@ impl Mgs {
         let credits = Credits {
             rows: TargetChange::ROWS,
             row_bytes: TargetChange::BYTES,
-            object_bytes: 0,
             frees: true,
+            ..Credits::default()
         };
         let reservation = self.core.osd.reserve(credits).await?;
         // Nothing waits between the check and the change.
@@ -249,7 +249,7 @@ impl Mgs {
     /// Stores which targets may register, so that a restart knows it, together with the row of a file system that
     /// clients have now mounted.
     async fn keep_register(&self, settled: Option<(FsName, FsRow)>) {
-        let credits = Credits { rows: 2, row_bytes: 256, object_bytes: 0, frees: true };
+        let credits = Credits { rows: 2, row_bytes: 256, frees: true, ..Credits::default() };
         let kept = match self.core.osd.reserve(credits).await {
             Ok(reservation) => self.core.transact_local(&Pins::default(), reservation, |tx| {
                 tx.put(STATE, REGISTER_KEY, self.registry.borrow().register().to_vec());

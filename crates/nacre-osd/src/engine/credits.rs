@@ -11,6 +11,9 @@ pub struct Credits {
     pub object_bytes: u64,
     /// This change frees space in the end (unlink, destroy): it may use the ballast.
     pub frees: bool,
+    /// The bytes of this change have their space, and most of its rows take the place of others: it may use the room that
+    /// is kept for log and tables, but not the ballast. So an overwrite succeeds on a full device.
+    pub in_place: bool,
 }
 
 impl Credits {

@@ -3,7 +3,8 @@
 //!
 //! Beyond half of a bound, writers are slowed in proportion; at the bound they wait until a flush has made room. Before a
 //! change is refused, log and tables give back what they can (`maintenance/give_back.rs`). On a full device, changes that
-//! free space continue: the ballast is released for them (`engine/ballast.rs`).
+//! free space continue: the ballast is released for them (`engine/ballast.rs`). Changes that need no new space continue as
+//! well, in the room that others leave to log and tables, down to what a flush and a merge need.
 
 use crate::engine::credits::Credits;
 use crate::engine::osd::Osd;
@@ -20,6 +21,10 @@ const ROW_OVERHEAD: u64 = 160;
 const NOTES_BYTES: u64 = 8 << 10;
 /// How long a change waits for space of log and tables before it is refused.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
+/// Segments of the log, in lengths of one copy, for which changes leave room on the device: all of a log, and for changes
+/// in place one segment with its two copies.
+const SEGMENTS_KEPT: u64 = 8;
+const SEGMENTS_KEPT_IN_PLACE: u64 = 2;
 /// Interval at which a change that waits for log room on a full device checks again.
 const LOG_ROOM_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -89,7 +94,7 @@ impl Osd {
     pub fn reserve_now(&self, credits: Credits) -> Option<Reservation> {
         let room = matches!(self.room_for(&credits), Ok(RoomFor::Enough { full }) if full <= 0.5);
         let fresh = self.room().is_space_fresh(self.ctx().now());
-        if !room || !fresh || self.free_bytes() < needed_bytes(&credits) {
+        if !room || !fresh || self.free_bytes_for(&credits) < needed_bytes(&credits) {
             return None;
         }
         self.room().take(credits.object_bytes);
@@ -126,8 +131,10 @@ impl Osd {
         if full >= 0.5 {
             self.background().wake_flusher();
         }
-        // A change that frees space continues as long as it can: the log may still grow into the room of the ballast.
-        if self.room().is_device_full() && !credits.frees && (full >= 1.0 || room < record) {
+        // A change that frees space continues as long as it can: the log may still grow into the room of the ballast. A
+        // change in place waits for the flush that makes room, unless it would take the room of the ballast.
+        let continues = credits.frees || credits.in_place && !self.is_full();
+        if self.room().is_device_full() && !continues && (full >= 1.0 || room < record) {
             return Err(OsdError::NoSpace { needed_bytes });
         }
         if self.room().is_tight() && room < record + NOTES_BYTES {
@@ -140,22 +147,29 @@ impl Osd {
         Ok(if full >= 1.0 && changed { RoomFor::NothingBeforeFlush } else { RoomFor::Enough { full } })
     }
 
-    /// Bytes that changes which free no space may still reserve.
+    /// Bytes that changes which free no space, and need new space, may still reserve.
     pub(crate) fn free_bytes(&self) -> u64 {
+        self.free_bytes_beside(SEGMENTS_KEPT)
+    }
+    fn free_bytes_for(&self, credits: &Credits) -> u64 {
+        self.free_bytes_beside(if credits.in_place { SEGMENTS_KEPT_IN_PLACE } else { SEGMENTS_KEPT })
+    }
+    fn free_bytes_beside(&self, segments: u64) -> u64 {
         let state = self.state();
         let bytes = state.mem.bytes();
         // Changed rows become a run; the log needs its next segments; a released ballast must be restored.
         let ballast = if self.room().is_ballast_released() { self.ballast_bytes() } else { 0 };
         // A merge writes all runs once more before it deletes the old ones.
-        let kept = bytes.active + bytes.frozen + 8 * state.log.segment_bytes() + ballast + state.runs.bytes();
+        let kept =
+            bytes.active + bytes.frozen + segments * state.log.segment_bytes() + ballast + state.runs.bytes();
         self.room().bytes_left().saturating_sub(kept)
     }
     async fn check_space(&self, credits: &Credits) -> Result<(), OsdError> {
         let (now, needed) = (self.ctx().now(), needed_bytes(credits));
-        if !self.room().is_space_fresh(now) || (self.free_bytes() < needed && !credits.frees) {
+        if !self.room().is_space_fresh(now) || (self.free_bytes_for(credits) < needed && !credits.frees) {
             self.ask_space().await?;
         }
-        if self.free_bytes() < needed {
+        if self.free_bytes_for(credits) < needed {
             if !credits.frees {
                 return Err(OsdError::NoSpace { needed_bytes: needed });
             }

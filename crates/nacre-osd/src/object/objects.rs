@@ -225,12 +225,12 @@ impl Objects {
             // Regions and that of the old end; object and reclaim row.
             row_bytes: regions.saturating_add(1).saturating_mul(BLOCK_ROW_BYTES_MAX).saturating_add(256),
             object_bytes: (blocks.end - blocks.start).saturating_mul(BLOCK_BYTES),
-            frees: false,
+            ..Credits::default()
         }
     }
     /// Upper bound for truncate, destroy and change of owner.
     pub fn small_credits(frees: bool) -> Credits {
-        Credits { rows: 7, row_bytes: 1152, object_bytes: 0, frees }
+        Credits { rows: 7, row_bytes: 1152, frees, ..Credits::default() }
     }
 
     // ---- parts, for the other files of this layer

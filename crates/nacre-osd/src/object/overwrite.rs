@@ -101,8 +101,8 @@ impl Objects {
             let rows = self.osd().scan(table::BLOCK, &from, &to, limit).await?;
             marked.extend(rows.iter().filter_map(|(key, _)| region_of_key(key)));
         }
-        let credits =
-            Credits { object_bytes: 0, ..Objects::write_credits(0, marked.len() as u64 * REGION_BYTES) };
+        let rows = Objects::write_credits(0, marked.len() as u64 * REGION_BYTES);
+        let credits = Credits { object_bytes: 0, in_place: true, ..rows };
         let room = self.osd().reserve(credits).await?;
         self.osd().transact(&pins, room, |tx| {
             let version = tx.transno().0;

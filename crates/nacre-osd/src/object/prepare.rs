@@ -100,7 +100,8 @@ impl Objects {
             }
         };
         // The bytes are on the device already: only rows need room.
-        let credits = Credits { object_bytes: 0, ..Objects::write_credits(offset, end - offset) };
+        let credits =
+            Credits { object_bytes: 0, in_place: true, ..Objects::write_credits(offset, end - offset) };
         let change = ObjectChange::Write { first: blocks.start, sums, end, bytes };
         let prepared = self.prepared(object, guard, pins, credits, change);
         Ok((prepared.zeroed(zeroed).overwriting(overwrite), admitted))
@@ -431,9 +432,9 @@ fn allocate_credits(blocks: &Range<u64>) -> Credits {
         rows: regions.saturating_add(3),
         // A region that holds data already has its checksums too.
         row_bytes: regions.saturating_add(1).saturating_mul(BLOCK_ROW_BYTES_MAX).saturating_add(256),
-        // They are taken from the device already.
-        object_bytes: 0,
-        frees: false,
+        // The bytes are taken from the device already.
+        in_place: true,
+        ..Credits::default()
     }
 }
 

@@ -147,7 +147,8 @@ impl Objects {
             Ok::<_, OsdError>((locked, overwrite))
         }))
         .await;
-        let (mut keys, mut credits) = (Vec::new(), own);
+        // The caller has seen to the space of the bytes, so only rows need room, as after a single write.
+        let (mut keys, mut credits) = (Vec::new(), Credits { in_place: true, ..own });
         let mut all_credits = Vec::with_capacity(marked.len());
         for (locked, _) in marked.iter().flatten() {
             let of_object = locked.rows(&mut keys);

@@ -166,7 +166,7 @@ impl Objects {
         let pins = self.osd().fetch(&keys).await?;
         let rows = u32::try_from(selected.len()).unwrap_or(u32::MAX).saturating_add(3);
         let row_bytes = rows.saturating_mul(BLOCK_ROW_BYTES_MAX);
-        let room = self.osd().reserve(Credits { rows, row_bytes, object_bytes: 0, frees: true }).await?;
+        let room = self.osd().reserve(Credits { rows, row_bytes, frees: true, ..Credits::default() }).await?;
         self.osd()
             .transact(&pins, room, |tx| {
                 let Some(bytes) = tx.get(table::OBJECT, &object_key) else { return Ok(()) };

@@ -286,7 +286,7 @@ fn agreed_slots(core: &TargetCore, connect: &Connect) -> u16 {
 async fn record_client(core: &Rc<TargetCore>, id: ExportId) -> Result<(), Failure> {
     // `frees`: on a full disk a client must be able to connect and delete.
     let credits =
-        Credits { rows: 3, row_bytes: 1024 + 2 * NAME_BYTES_MAX as u32, object_bytes: 0, frees: true };
+        Credits { rows: 3, row_bytes: 1024 + 2 * NAME_BYTES_MAX as u32, frees: true, ..Credits::default() };
     let reservation = core.osd.reserve(credits).await?;
     let row = core.clients().exports().get(id).ok_or(ProtocolOutcome::ExportGone)?.row(id);
     let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {

@@ -114,7 +114,7 @@ impl<S: Service> Inner<S> {
 }
 
 async fn delete_client(core: &Rc<TargetCore>, id: ExportId) -> Result<(), Errno> {
-    let credits = Credits { rows: 3, row_bytes: 192, object_bytes: 0, frees: true };
+    let credits = Credits { rows: 3, row_bytes: 192, frees: true, ..Credits::default() };
     let reservation = core.osd.reserve(credits).await?;
     core.transact_local(&Pins::default(), reservation, |tx| {
         tx.delete_range(table::REPLY, &reply_key(id, Tag(0)), &reply_end(id));

@@ -56,7 +56,7 @@ impl<S: Service> Inner<S> {
         if self.is_stopping() || core.former_lease() <= lease(&core) {
             return;
         }
-        let credits = Credits { rows: 1, row_bytes: 64, object_bytes: 0, frees: true };
+        let credits = Credits { rows: 1, row_bytes: 64, frees: true, ..Credits::default() };
         let forgotten = match core.osd.reserve(credits).await {
             Ok(reservation) => core.transact_local(&Pins::default(), reservation, |tx| {
                 tx.put(table::TARGET, LEASE_KEY, core.config.lease_ms.to_vec());

@@ -151,7 +151,7 @@ impl<S: Service> Inner<S> {
 
     async fn end_recovery(self: &Rc<Self>, core: &Rc<TargetCore>, service: &Rc<S>) -> Result<(), Errno> {
         service.clone().sync().await?;
-        let credits = Credits { rows: 2, row_bytes: 128, object_bytes: 0, frees: true };
+        let credits = Credits { rows: 2, row_bytes: 128, frees: true, ..Credits::default() };
         let reservation = core.osd.reserve(credits).await?;
         let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {
             tx.delete(table::TARGET, RECOVERY_KEY);

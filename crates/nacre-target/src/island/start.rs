@@ -137,7 +137,7 @@ impl<S: Service> Inner<S> {
         };
         core.set_instance(before + 1);
         let start_rows = S::start_rows(core).await?;
-        let credits = Credits { rows: 7, row_bytes: 384, object_bytes: 0, frees: true };
+        let credits = Credits { rows: 7, row_bytes: 384, frees: true, ..Credits::default() };
         let reservation = core.osd.reserve(credits).await?;
         if loss.is_some() || !core.osd.was_clean() {
             // One record says both that there is a recovery and that transnos of a new epoch are in use: a start that

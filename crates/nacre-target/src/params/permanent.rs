@@ -43,7 +43,7 @@ impl TargetCore {
             return Ok(());
         }
         let row_bytes = u32::try_from(row.len()).unwrap_or(u32::MAX).saturating_add(64);
-        let credits = Credits { rows: 1, row_bytes, object_bytes: 0, frees: false };
+        let credits = Credits { rows: 1, row_bytes, ..Credits::default() };
         let reservation = self.osd.reserve(credits).await?;
         self.transact_local(&Pins::default(), reservation, |tx| {
             tx.put(table::TARGET, PERMANENT_KEY, row);

@@ -45,8 +45,7 @@ impl Ledger {
             self.core.ctx.sleep(Duration::from_secs(2)).await;
         }
         let pins = self.core.osd.fetch(&[(ROWS, b"sum")]).await?;
-        let credits =
-            Credits { rows: 1 + RECORD_ROWS, row_bytes: 64 + RECORD_BYTES, object_bytes: 0, frees: false };
+        let credits = Credits { rows: 1 + RECORD_ROWS, row_bytes: 64 + RECORD_BYTES, ..Credits::default() };
         let reservation = self.core.osd.reserve(credits).await?;
         let admitted = self.core.admit_change(request)?;
         let (transno, sum) = self.core.transact(admitted, &pins, reservation, |tx| {
@@ -86,7 +85,7 @@ impl Service for Ledger {
         Ok(Reply::of(&ReserveReply { objects: record.data }))
     }
     async fn export_gone(self: Rc<Self>, export: ExportId) -> Result<(), Errno> {
-        let credits = Credits { rows: 1, row_bytes: 64, object_bytes: 0, frees: true };
+        let credits = Credits { rows: 1, row_bytes: 64, frees: true, ..Credits::default() };
         let reservation = self.core.osd.reserve(credits).await.expect("room");
         let done = self.core.transact_local(&nacre_osd::Pins::default(), reservation, |tx| {
             tx.put(GONE, &export.to_vec(), vec![1]);

@@ -113,6 +113,7 @@ impl Mdt {
             StateChange::TruncateStarted { fid, .. } => self.osts.sizes().disturb(fid),
             StateChange::SizeUnknown(fid) => self.osts.sizes().push(fid),
             StateChange::OstWork(ost) => self.osts.kick(ost),
+            StateChange::MovedTo(ost) => self.osts.note_moved(ost),
             StateChange::UnusedReservation(ost) => self.osts.give_back(ost),
             StateChange::InodeRemoved(fid) => self.flocks.borrow_mut().forget(fid),
         }

@@ -320,3 +320,49 @@ fn statfs_after_a_removal_does_not_wait_for_the_bytes_of_other_files() {
         assert!(!watch.synced.lock().expect("not poisoned").contains(&fid), "seed {seed}");
     }
 }
+
+/// Large files are spread over the OSTs also if each is followed by a small one, which the MDT keeps.
+#[test]
+fn small_files_between_large_ones_take_no_turn_of_an_ost() {
+    let mut c = cluster(2);
+    c.keep_data_at_mdt(8192).expect("set");
+    support::write_back(&mut c);
+    let mount = c.mounts[0];
+    let placed = run(&mut c, mount, async |client| {
+        let mut on_first = 0;
+        for n in 0..20 {
+            for (name, bytes) in [(format!("b{n}"), 100_000), (format!("s{n}"), 2)] {
+                let (fid, handle) = support::create(&client, &name).await?;
+                support::write(&client, handle, 0, vec![1; bytes]).await?;
+                client.release(handle, None).await?;
+                let layout = client.layout(fid).await?.layout.ok_or(Failure::EIO)?;
+                assert_eq!(layout.dom_bytes > 0, bytes < 8192, "{name}");
+                let first = layout.components.iter().flat_map(|c| &c.stripes).next() == Some(&OstIndex(0));
+                on_first += u32::from(bytes > 8192 && first);
+            }
+        }
+        Ok::<_, Failure>(on_first)
+    });
+    assert_eq!(placed, Ok(10), "of 20 large files on two OSTs");
+}
+
+/// The files of a writer that keeps nothing use their objects at once, whatever the directory says.
+#[test]
+fn files_of_a_writer_that_keeps_nothing_take_turns() {
+    let mut c = cluster(1);
+    c.keep_data_at_mdt(8192).expect("set");
+    let mount = c.mounts[0];
+    let placed = run(&mut c, mount, async |client| {
+        let mut on_first = 0;
+        for n in 0..20 {
+            let (fid, handle) = support::create(&client, &format!("f{n}")).await?;
+            support::write(&client, handle, 0, vec![1; 100]).await?;
+            client.release(handle, None).await?;
+            let layout = client.layout(fid).await?.layout.ok_or(Failure::EIO)?;
+            let first = layout.components.iter().flat_map(|c| &c.stripes).next() == Some(&OstIndex(0));
+            on_first += u32::from(first);
+        }
+        Ok::<_, Failure>(on_first)
+    });
+    assert_eq!(placed, Ok(10));
+}

@@ -18,7 +18,7 @@ use crate::rows::view::{Slot, Step, View};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::name::{self, HashKey};
-use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, Name, mode};
+use nacre_types::{ClientUuid, Codec, DOM_BYTES_MAX, Errno, Fid, FileType, Generation, Layout, Name, mode};
 use nacre_wire::mdt::{Create, CreateReply, EntryReply, open_flags};
 use tracing::warn;
 
@@ -65,13 +65,14 @@ impl Operation for Create<'_> {
             return Err(Errno::EISDIR.into());
         }
         if file_type == FileType::Regular {
-            let template = resolve(self.layout, dir.template, context.default_layout());
-            let mut layout = context.choose_layout(&template)?;
-            if self.open.is_some_and(|how| is_writer(how.flags) && how.flags & open_flags::WRITE_BACK == 0) {
-                // Its writer keeps nothing, and so never has all bytes of the file at once.
-                layout.dom_bytes = 0;
+            let mut template = resolve(self.layout, dir.template, context.default_layout());
+            // A writer that keeps nothing never has all bytes of the file at once: its file takes the turn of its OST now.
+            let keeps =
+                self.open.is_none_or(|how| !is_writer(how.flags) || how.flags & open_flags::WRITE_BACK != 0);
+            if !keeps && template.dom_bytes.is_some_and(|bytes| bytes <= DOM_BYTES_MAX) {
+                template.dom_bytes = Some(0);
             }
-            inode.layout = Some(layout);
+            inode.layout = Some(context.choose_layout(&template)?);
         }
         match place {
             Some((_, name)) => view.add_link(&mut inode, self.parent, name),

@@ -142,6 +142,9 @@ pub(crate) fn move_to_objects(view: &mut View<'_>, fid: Fid, moved: Option<Trans
             view.delete(DATA, &fid.key());
         }
         end_of_data(&mut inode);
+        for ost in inode.layout.iter().flat_map(|layout| &layout.components).flat_map(|c| &c.stripes) {
+            view.state_change(StateChange::MovedTo(*ost));
+        }
         view.put_data_changed(&mut inode);
     } else {
         // The sender may have a lock under which it believes in the old layout.

@@ -1,6 +1,10 @@
 //! The choice of OSTs for a new file, among those that are connected and have room: in turn, or by their free space
 //! (`free_space.rs`).
 //!
+//! A file whose bytes the MDT has needs its object only if it grows. It takes no turn: it names the OST to which the fewest
+//! of these files have moved so far, and counts there when it moves. So small files between large ones leave those evenly
+//! spread.
+//!
 //! Invariants: a value without I/O; an OST that is stopped, full or out of reservation is never chosen; a choice
 //! takes one object of the reservation of each OST it names. The figures come from `osts/mod.rs`.
 
@@ -103,11 +107,19 @@ pub(crate) fn resolve(
     t
 }
 
+/// An OST counts at most so many fewer files that have moved to it than another: one that was full or stopped is not to get
+/// all files when it is back.
+const MOVED_BEHIND_MAX: u64 = 4;
+
 /// Every OST, by index, and where the next file starts.
 #[derive(Debug, Default)]
 pub(crate) struct Allocator {
     rooms: BTreeMap<OstIndex, OstRoom>,
     next: usize,
+    /// The same among the OSTs to which equally few files have moved.
+    next_at_mdt: usize,
+    /// Files that have moved from this MDT to an OST.
+    moved: BTreeMap<OstIndex, u64>,
     qos: Qos,
 }
 
@@ -161,6 +173,11 @@ impl Allocator {
         .min(STRIPES_MAX.into());
         // All of them, or a fixed first one: there is nothing to choose.
         let in_turn = t.first_ost >= 0 || count == usable.len() || self.about_equal(&usable);
+        let is_at_mdt = t.dom_bytes.is_some_and(|bytes| bytes > 0);
+        let start = match t.first_ost < 0 && is_at_mdt {
+            true => self.start_at_mdt(&usable).unwrap_or(start),
+            false => start,
+        };
         let stripes: Vec<OstIndex> = match in_turn {
             true => usable.iter().cycle().skip(start).take(count).copied().collect(),
             false => self.by_free_space(&usable, count, random),
@@ -170,7 +187,7 @@ impl Allocator {
                 room.objects -= 1;
             }
         }
-        if t.first_ost < 0 && in_turn {
+        if t.first_ost < 0 && in_turn && !is_at_mdt {
             self.next = start + count;
         }
         let stripe_bytes = if t.stripe_bytes == 0 { DEFAULT_STRIPE_BYTES } else { t.stripe_bytes };
@@ -184,6 +201,29 @@ impl Allocator {
                 laid: Vec::new()
             }],
         })
+    }
+
+    /// The place of the first stripe of a file that this MDT keeps: in turn among the OSTs to which the fewest have moved.
+    fn start_at_mdt(&mut self, usable: &[OstIndex]) -> Option<usize> {
+        let moved_to = |ost: &OstIndex| self.moved.get(ost).copied().unwrap_or(self.moved_least());
+        let fewest = usable.iter().map(moved_to).min()?;
+        let places: Vec<usize> =
+            usable.iter().enumerate().filter(|(_, ost)| moved_to(ost) == fewest).map(|(at, _)| at).collect();
+        let place = places.get(self.next_at_mdt % places.len()).copied();
+        self.next_at_mdt = self.next_at_mdt.wrapping_add(1);
+        place
+    }
+    /// A file of this MDT uses its object on this OST from now on.
+    pub(crate) fn note_moved(&mut self, ost: OstIndex) {
+        let moved = self.moved.get(&ost).copied().unwrap_or(self.moved_least()) + 1;
+        self.moved.insert(ost, moved);
+        for others in self.moved.values_mut() {
+            *others = (*others).max(moved.saturating_sub(MOVED_BEHIND_MAX));
+        }
+    }
+    /// What an OST counts to which none has moved yet.
+    fn moved_least(&self) -> u64 {
+        self.moved.values().max().map_or(0, |most| most.saturating_sub(MOVED_BEHIND_MAX))
     }
 
     fn about_equal(&self, usable: &[OstIndex]) -> bool {
@@ -281,6 +321,37 @@ mod tests {
         assert_eq!(got, vec![0, 1, 4, 1, 0]);
         assert_eq!(stripes(&mut a, ask(-1, -1)), Ok(vec![1, 0]));
         assert_eq!(stripes(&mut a, ask(7, 1)), Ok(vec![1, 0]));
+    }
+
+    #[test]
+    fn files_that_the_mdt_keeps_take_no_turn_and_those_that_move_are_spread() {
+        let mut a = allocator(&[(true, 900, 999); 2]);
+        let kept = LayoutTemplate { dom_bytes: Some(8192), ..ask(1, -1) };
+        let mut large = [0; 2];
+        for _ in 0..20 {
+            let ost = stripes(&mut a, kept).unwrap()[0];
+            a.note_moved(OstIndex(ost));
+            large[ost as usize] += 1;
+            stripes(&mut a, kept).unwrap(); // a small one
+        }
+        assert_eq!(large, [10, 10]);
+        let got: Vec<u32> = (0..4).map(|_| stripes(&mut a, kept).unwrap()[0]).collect();
+        assert_eq!(got.iter().sum::<u32>(), 2, "those that grow together are spread as well: {got:?}");
+        let turns: Vec<u32> = (0..4).map(|_| stripes(&mut a, ask(1, -1)).unwrap()[0]).collect();
+        assert_eq!(turns, [0, 1, 0, 1], "their turns are not moved");
+        // An OST that is new, or was away, takes a few files more than the others, not all.
+        for _ in 0..100 {
+            a.note_moved(OstIndex(0));
+            a.note_moved(OstIndex(1));
+        }
+        a.set_room(OstIndex(2), a.room(OstIndex(0)).unwrap());
+        let mut new = 0;
+        for _ in 0..30 {
+            let ost = stripes(&mut a, kept).unwrap()[0];
+            a.note_moved(OstIndex(ost));
+            new += u64::from(ost == 2);
+        }
+        assert!((10..=14).contains(&new), "{new}");
     }
 
     #[test]

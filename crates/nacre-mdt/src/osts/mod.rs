@@ -232,7 +232,10 @@ impl Osts {
             allocator.set_room(index, room);
         }
     }
-    /// Returns what the layout of a file had reserved that was not created after all.
+    /// A file that this MDT kept uses its object on this OST from now on.
+    pub(crate) fn note_moved(&self, index: OstIndex) {
+        self.allocator.borrow_mut().note_moved(index);
+    }
     /// The files whose size has to be asked for.
     pub(crate) fn sizes(&self) -> &SizeQueue {
         &self.sizes

@@ -138,6 +138,7 @@ impl Opens {
             StateChange::WriterLost(fid) => self.writer_lost(fid),
             StateChange::SizeUnknown(_)
             | StateChange::OstWork(_)
+            | StateChange::MovedTo(_)
             | StateChange::UnusedReservation(_)
             | StateChange::InodeRemoved(_) => {}
         }
@@ -157,6 +158,7 @@ impl Opens {
             StateChange::WriterLost(fid) => (None, Some(fid), None),
             StateChange::SizeUnknown(_)
             | StateChange::OstWork(_)
+            | StateChange::MovedTo(_)
             | StateChange::UnusedReservation(_)
             | StateChange::InodeRemoved(_) => (None, None, None),
         };

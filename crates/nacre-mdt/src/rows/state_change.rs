@@ -45,6 +45,8 @@ pub(crate) enum StateChange {
     SizeUnknown(Fid),
     /// Rows of [`crate::rows::table::DESTROY`] or [`crate::rows::table::CHOWN`] were written for this OST.
     OstWork(OstIndex),
+    /// A file whose bytes were here uses its object on this OST.
+    MovedTo(OstIndex),
     /// The file never used an object that was reserved for it on this OST.
     UnusedReservation(OstIndex),
     /// The inode is gone, and its file locks with it.

@@ -8,7 +8,9 @@
 //!
 //! Beside it, room is granted to clients for bytes that they have in their memory: a kept write never meets ENOSPC later. A
 //! grant lives in memory as long as its export; after a restart clients ask again. What clients do not use of it is asked back when
-//! room is short (`recall.rs`).
+//! room is short (`recall.rs`). OSTs of one process on one device count their grants, and what they take of the free space
+//! that the device has reported, together.
+//!
 //! Invariants: the row changes in the transaction of the object; memory equals the row after each of these. Promises
 //! that a dead MDT never used cannot be distinguished from used ones. They are therefore kept up to [`PROMISED_PART`]
 //! of the store and forgotten beyond that; as long as there is other space, more is granted.
@@ -16,11 +18,11 @@
 use crate::recall::Recalls;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
-use core::cell::{Cell, RefCell};
+use core::cell::{Cell, OnceCell, RefCell};
 use core::time::Duration;
 use nacre_node::StoreSpace;
 use nacre_osd::{OsdError, Table, Tx, table};
-use nacre_target::{ExportId, TargetCore};
+use nacre_target::{DeviceShare, ExportId, TargetCore};
 use nacre_types::{Codec, Errno, Instant, codec_struct};
 
 pub(crate) const TABLE: Table = Table(table::OST_FIRST + 1);
@@ -50,8 +52,11 @@ pub(crate) struct Room {
     core: Rc<TargetCore>,
     count: Cell<ObjectCount>,
     space: Cell<StoreSpace>,
-    /// Bytes written since `space` was read.
-    used_since: Cell<u64>,
+    /// Counts grants and bytes written of all OSTs on the device.
+    /// Known with the first numbers of the device, which the start reads.
+    share: OnceCell<DeviceShare>,
+    /// Bytes written to the device when `space` was read.
+    taken_then: Cell<u64>,
     /// When `space` was read.
     read_at: Cell<Option<Instant>>,
     grants: RefCell<BTreeMap<ExportId, u64>>,
@@ -73,7 +78,8 @@ impl Room {
             core: core.clone(),
             count: Cell::new(count),
             space: Cell::default(),
-            used_since: Cell::new(0),
+            share: OnceCell::new(),
+            taken_then: Cell::new(0),
             read_at: Cell::new(None),
             grants: RefCell::default(),
             granted: Cell::new(0),
@@ -89,11 +95,16 @@ impl Room {
 
     /// The present numbers of the device.
     pub(crate) async fn space(&self) -> Result<StoreSpace, OsdError> {
+        let taken = self.share.get().map(DeviceShare::taken_by_all);
         let space = self.core.osd.space().await?;
         self.space.set(space);
-        self.used_since.set(0);
+        self.taken_then.set(taken.unwrap_or_else(|| self.share().taken_by_all()));
         self.read_at.set(Some(self.core.ctx.now()));
         Ok(space)
+    }
+
+    fn share(&self) -> &DeviceShare {
+        self.share.get_or_init(|| self.core.share_device(self.space.get().device))
     }
 
     /// How many of `wanted` objects can be promised now.
@@ -117,7 +128,7 @@ impl Room {
                 return Err(Errno::ENOSPC);
             }
         }
-        self.used_since.set(self.used_since.get().saturating_add(bytes));
+        self.share().take(bytes);
         Ok(())
     }
 
@@ -154,9 +165,9 @@ impl Room {
         Some(files.saturating_sub(kept))
     }
 
-    /// The room that nobody else may use: that of promised objects, and that of grants.
+    /// The room that nobody else may use: that of promised objects, and that of grants, also of other OSTs on the device.
     pub(crate) fn reserved_bytes(&self) -> u64 {
-        self.promised_bytes().saturating_add(self.granted.get())
+        self.promised_bytes().saturating_add(self.share().granted_by_all())
     }
 
     // ---- grants
@@ -183,7 +194,7 @@ impl Room {
         let has = self.grants.borrow().get(&export).copied().unwrap_or(0);
         let Some(left) = has.checked_sub(bytes) else { return false };
         self.set_grant(export, left);
-        self.used_since.set(self.used_since.get().saturating_add(bytes));
+        self.share().take(bytes);
         true
     }
     /// A write under the grant of its client has failed: the client does not count it either.
@@ -217,11 +228,13 @@ impl Room {
     fn set_grant(&self, export: ExportId, bytes: u64) {
         let old = self.grants.borrow_mut().insert(export, bytes);
         self.granted.set(self.granted.get() - old.unwrap_or(0) + bytes);
+        self.share().set_granted(self.granted.get());
     }
 
     fn surely_fits(&self, bytes: u64) -> bool {
         let is_valid = self.read_at.get().is_some_and(|at| self.core.ctx.now() - at < SPACE_VALID);
-        let needed = bytes.saturating_add(self.reserved_bytes()).saturating_add(self.used_since.get());
+        let used_since = self.share().taken_by_all().saturating_sub(self.taken_then.get());
+        let needed = bytes.saturating_add(self.reserved_bytes()).saturating_add(used_since);
         let space = self.space.get();
         is_valid && space.bytes_avail >= needed.saturating_add(PLENTY_BYTES.min(space.bytes_total / 8))
     }

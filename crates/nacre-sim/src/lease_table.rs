@@ -1,13 +1,13 @@
 //! The leases that the targets of one simulated process share.
 
-use nacre_target::Neighbours;
+use nacre_target::{DeviceShare, Neighbours, SharedDevices};
 use nacre_types::{ClientUuid, Instant};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-/// The time of the latest message of each client, and the number of leases that have ended.
+/// The time of the latest message of each client, and the number of leases that have ended; the devices of the targets.
 #[derive(Debug, Default)]
-pub struct LeaseTable(Mutex<(BTreeMap<ClientUuid, Instant>, u64)>);
+pub struct LeaseTable(Mutex<(BTreeMap<ClientUuid, Instant>, u64)>, Mutex<SharedDevices>);
 impl LeaseTable {
     fn lock(&self) -> MutexGuard<'_, (BTreeMap<ClientUuid, Instant>, u64)> {
         self.0.lock().expect("no panic while the lock is held")
@@ -27,6 +27,9 @@ impl Neighbours for LeaseTable {
         let renewed = state.0.get(&client).copied().filter(|at| *at > after);
         state.1 += u64::from(renewed.is_none());
         renewed
+    }
+    fn share_device(&self, device: u64, target: &str) -> DeviceShare {
+        self.1.lock().expect("no panic while the lock is held").share(device, target)
     }
     fn end(&self) {
         self.lock().1 += 1;

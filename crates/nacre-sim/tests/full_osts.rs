@@ -2,11 +2,11 @@
 
 mod support;
 
-use nacre_client::{AllocateArgs, AllocateMode, Client};
+use nacre_client::{AllocateArgs, AllocateMode, Client, CreateArgs};
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Failure, Fid, OpenHandle};
+use nacre_types::{Failure, Fid, LayoutTemplate, OpenHandle};
 use std::rc::Rc;
-use support::{OST, SEC, caller, create, read, run, write, write_back};
+use support::{FILE, OST, SEC, caller, create, new, read, run, write, write_back};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
@@ -117,7 +117,18 @@ fn is_full(c: &mut Cluster, full: &Full) {
     assert_eq!(refused, Err(Failure::ENOSPC), "the OST is full");
 }
 
-fn writes_into_space_of_files(mut c: Cluster, seed: u64) {
+/// Space that was given back, and that another file has taken, is not there any more.
+fn gives_space_back(c: &mut Cluster, full: &Full) {
+    let (handle, rest, mount) = (full.files[0].1, full.rest, c.mounts[0]);
+    let after = run(c, mount, async move |client: Rc<Client>| {
+        allocate(&client, handle, AllocateMode::Hole).await?;
+        fill(&client, rest, 100 << 30).await?;
+        Ok::<_, Failure>(write(&client, handle, 0, vec![1; BLOCK as usize]).await)
+    });
+    assert_eq!(after, Ok(Err(Failure::ENOSPC)));
+}
+
+fn writes_into_space_of_files(mut c: Cluster, osts: u32, seed: u64) {
     support::ready(&mut c);
     let (first, second) = (c.mounts[0], c.mounts[1]);
     if seed.is_multiple_of(2) {
@@ -134,14 +145,10 @@ fn writes_into_space_of_files(mut c: Cluster, seed: u64) {
         async move |client| allocate(&client, handle, AllocateMode::Space { keep_size: false }).await
     });
     assert_eq!(fallocated, Ok(()), "space that a file has is set aside again");
-    // Space that was given back is not there any more.
-    let (handle, rest) = (full.files[0].1, full.rest);
-    let after = run(&mut c, first, async move |client: Rc<Client>| {
-        allocate(&client, handle, AllocateMode::Hole).await?;
-        fill(&client, rest, 100 << 30).await?;
-        Ok::<_, Failure>(write(&client, handle, 0, vec![1; BLOCK as usize]).await)
-    });
-    assert_eq!(after, Ok(Err(Failure::ENOSPC)));
+    if osts == 1 {
+        gives_space_back(&mut c, &full);
+    }
+    let rest = full.rest;
     run(&mut c, first, async move |client| client.release(rest, None).await).expect("closed");
     let removed = run(&mut c, second, async |client: Rc<Client>| {
         client.unlink(Fid::ROOT, b"rest", false, caller()).await?;
@@ -154,14 +161,14 @@ fn writes_into_space_of_files(mut c: Cluster, seed: u64) {
 #[test]
 fn writes_that_need_no_new_space_succeed_on_a_full_ost() {
     for seed in 1..=4 {
-        writes_into_space_of_files(Cluster::new(seed, 1, 2), seed);
+        writes_into_space_of_files(Cluster::new(seed, 1, 2), 1, seed);
     }
 }
 
 #[test]
 fn writes_that_need_no_new_space_succeed_on_a_full_device_that_others_share() {
     for seed in 1..=4 {
-        writes_into_space_of_files(Cluster::on_one_device(seed, 2, 2), seed);
+        writes_into_space_of_files(Cluster::on_one_device(seed, 2, 2), 2, seed);
     }
 }
 
@@ -215,5 +222,38 @@ fn no_acknowledged_overwrite_of_a_full_ost_is_lost_with_its_process_or_machine()
             check(&mut c, &full, "after a loss");
             is_full(&mut c, &full);
         }
+    }
+}
+
+/// Free space for objects that an OST has reported to the MDT.
+fn avail(c: &mut Cluster, ost: &str) -> u64 {
+    let value =
+        c.params(|name| name.contains(ost) && name.ends_with(".kbytesavail")).pop().expect("it is there").2;
+    value.parse::<u64>().expect("a number") << 10
+}
+
+/// OSTs of one process on one device: one reports no room as free that another has granted.
+#[test]
+fn osts_of_one_process_on_one_device_count_their_grants_together() {
+    for (seed, together) in [(1, false), (2, true)] {
+        let mut c = Cluster::on_one_device(seed, 2, 1);
+        support::ready(&mut c);
+        write_back(&mut c);
+        c.world.run_for(3 * SEC);
+        let before = avail(&mut c, "OST0001");
+        let mount = c.mounts[0];
+        let kept = run(&mut c, mount, async |client: Rc<Client>| {
+            let layout = LayoutTemplate { stripe_count: 1, first_ost: 0, ..LayoutTemplate::default() };
+            let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, "f", FILE) };
+            let (_, handle) = client.create(args, 2).await?;
+            for n in 0..40 {
+                write(&client, handle, n * BLOCK, vec![1; BLOCK as usize]).await?;
+            }
+            Ok::<_, Failure>(())
+        });
+        assert_eq!(kept, Ok(()));
+        c.world.run_for(2 * SEC); // the MDT asks for the space
+        let less = before.saturating_sub(avail(&mut c, "OST0001"));
+        assert_eq!(less > 8 * MIB, together, "seed {seed}: {less} bytes");
     }
 }

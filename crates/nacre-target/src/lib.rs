@@ -23,6 +23,7 @@ mod registration;
 mod request;
 mod rivals;
 mod service;
+mod shared_device;
 mod target_core;
 mod transact;
 
@@ -42,5 +43,6 @@ pub use registration::Registration;
 pub use request::{Reply, ReplyTail, Request};
 pub use rivals::Whereabouts;
 pub use service::{Service, StartRow};
+pub use shared_device::{DeviceShare, SharedDevices};
 pub use target_core::{KeptWrites, TargetConfig, TargetCore};
 pub use transact::{RECORD_BYTES, RECORD_ROWS};

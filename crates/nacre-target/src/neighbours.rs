@@ -1,5 +1,7 @@
-//! The leases of clients that the targets of one process share, so that an idle client sends one ping per process.
+//! What the targets of one process share: the leases of clients, so that an idle client sends one ping per process, and
+//! their devices (`shared_device.rs`).
 
+use crate::shared_device::DeviceShare;
 use alloc::sync::Arc;
 use core::fmt;
 use nacre_types::{ClientUuid, Instant};
@@ -21,6 +23,8 @@ pub trait Neighbours: fmt::Debug + Send + Sync {
     fn end(&self);
     /// How many leases have ended in this process so far.
     fn ended(&self) -> u64;
+    /// The share of a target that starts in the device below its store, see [`SharedDevices`](crate::SharedDevices).
+    fn share_device(&self, device: u64, target: &str) -> DeviceShare;
 }
 
 /// The neighbours of a target; none if it is alone in its process.
@@ -44,6 +48,11 @@ impl ProcessLeases {
     /// The same; a message of this client has arrived.
     pub(crate) fn renew(&self, client: ClientUuid, now: Instant) -> (u64, u64) {
         self.0.as_ref().map_or((0, 0), |n| (n.process(), n.renew(client, now)))
+    }
+    /// See [`Neighbours::share_device`]. Device 0 is not shared.
+    pub(crate) fn share_device(&self, device: u64, target: &str) -> DeviceShare {
+        let shared = self.0.as_ref().filter(|_| device != 0);
+        shared.map(|neighbours| neighbours.share_device(device, target)).unwrap_or_default()
     }
     /// See [`Neighbours::renewed_or_end`].
     pub(crate) fn renewed_or_end(&self, client: ClientUuid, after: Instant) -> Option<Instant> {

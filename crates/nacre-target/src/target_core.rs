@@ -14,6 +14,7 @@ use crate::neighbours::{Neighbours, ProcessLeases};
 use crate::params::values::ParamValues;
 use crate::recovery::state::RecoveryState;
 use crate::registration::Registration;
+use crate::shared_device::DeviceShare;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -134,6 +135,10 @@ impl TargetCore {
 
     // ---- parts
 
+    /// The share of this target, which starts, in a device that other targets of the process may use, too.
+    pub fn share_device(&self, device: u64) -> DeviceShare {
+        self.process_leases.share_device(device, &alloc::format!("{}", self.name))
+    }
     pub(crate) fn clients(&self) -> &Clients {
         &self.clients
     }

@@ -1,7 +1,7 @@
 //! The leases that the targets of this process share: the time of the latest message of each client to any of them. Thus
-//! one ping of an idle client renews its leases with all of them.
+//! one ping of an idle client renews its leases with all of them. And the devices that they share.
 
-use nacre_target::Neighbours;
+use nacre_target::{DeviceShare, Neighbours, SharedDevices};
 use nacre_types::{ClientUuid, Instant};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +16,7 @@ const OLD: Duration = Duration::from_secs(600);
 pub(crate) struct LeaseTable {
     process: u64,
     state: Mutex<State>,
+    devices: Mutex<SharedDevices>,
 }
 #[derive(Debug, Default)]
 struct State {
@@ -25,7 +26,11 @@ struct State {
 
 impl LeaseTable {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { process: nacre_rt::random().max(1), state: Mutex::default() })
+        Arc::new(Self {
+            process: nacre_rt::random().max(1),
+            state: Mutex::default(),
+            devices: Mutex::default(),
+        })
     }
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -56,6 +61,9 @@ impl Neighbours for LeaseTable {
             state.ended += 1;
         }
         renewed
+    }
+    fn share_device(&self, device: u64, target: &str) -> DeviceShare {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner).share(device, target)
     }
     fn end(&self) {
         self.lock().ended += 1;

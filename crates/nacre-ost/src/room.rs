@@ -36,6 +36,9 @@ const PROMISED_PART: u64 = 16;
 const GRANTED_PART: u64 = 4;
 /// How long the numbers of the device are used again.
 const SPACE_VALID: Duration = Duration::from_secs(1);
+/// How often, and at what interval, the device is asked before a change is refused for good.
+const LOOKS: u32 = 4;
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// They are used again only with so much free space beyond the promise.
 const PLENTY_BYTES: u64 = 1 << 30;
 /// Grants distort a statfs if they are more than one such part of the free space.
@@ -143,6 +146,18 @@ impl Room {
         let Some(then) = self.free_when_refused.get() else { return Ok(false) };
         let space = self.space().await?;
         Ok(self.unreserved(&space) > then)
+    }
+    /// Waits a moment for space that the file system below frees with delay, as XFS and ext4 do after a removal. Call without
+    /// a lock, when every other way to get room was tried. False: there is no more than when the latest change was refused.
+    pub(crate) async fn grows_soon(&self) -> Result<bool, OsdError> {
+        let Some(then) = self.free_when_refused.get() else { return Ok(false) };
+        for _ in 0..LOOKS {
+            self.core.ctx.sleep(LOOK_INTERVAL).await;
+            if self.unreserved(&self.space().await?) > then {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
     fn unreserved(&self, space: &StoreSpace) -> u64 {
         space.bytes_avail.saturating_sub(self.reserved_bytes())

@@ -3,10 +3,12 @@
 mod support;
 
 use nacre_client::{AllocateArgs, AllocateMode, Client, CreateArgs};
+use nacre_node::{FileId, Store, StoreDone, StoreOp};
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Failure, Fid, LayoutTemplate, OpenHandle};
 use std::rc::Rc;
-use support::{FILE, OST, SEC, caller, create, new, read, run, write, write_back};
+use std::sync::Arc;
+use support::{FILE, MS, OST, SEC, caller, create, new, read, run, write, write_back};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
@@ -255,5 +257,27 @@ fn osts_of_one_process_on_one_device_count_their_grants_together() {
         c.world.run_for(2 * SEC); // the MDT asks for the space
         let less = before.saturating_sub(avail(&mut c, "OST0001"));
         assert_eq!(less > 8 * MIB, together, "seed {seed}: {less} bytes");
+    }
+}
+
+/// The space of a file that nobody knows of is freed on the device a moment after a write was refused.
+#[test]
+fn a_write_waits_a_moment_for_space_that_the_device_frees_with_delay() {
+    for delay_ms in [150, 2000] {
+        let mut c = support::cluster(3, 1, 1);
+        let store: Arc<dyn Store> = c.stores[OST].clone();
+        let foreign = FileId::Run(1 << 40);
+        let data = vec![bytes::Bytes::from(vec![1; 16 << 20])];
+        assert_eq!(store.execute(StoreOp::Write { file: foreign, offset: 0, data }), Ok(StoreDone::Unit));
+        let full = full(&mut c);
+        let rest = full.rest;
+        let job = c.jobs.start(&mut c.world, c.mounts[0], async move |client: Rc<Client>| {
+            write(&client, rest, 200 << 30, vec![1; BLOCK as usize]).await
+        });
+        c.world.run_for(delay_ms * MS);
+        assert_eq!(store.execute(StoreOp::Delete { file: foreign }), Ok(StoreDone::Unit));
+        let written: Option<Result<u32, Failure>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+        let expected = if delay_ms < 400 { Ok(BLOCK as u32) } else { Err(Failure::ENOSPC) };
+        assert_eq!(written, Some(expected), "after {delay_ms} ms");
     }
 }

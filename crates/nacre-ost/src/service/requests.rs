@@ -301,13 +301,28 @@ impl Ost {
         Ok(Reply::of(&FreeSpaceReply { freed }))
     }
 
+    /// A change that is refused for want of room is made once more if there is more of it after a moment. Its lock has been
+    /// released then, so that nobody waits for a change that will be refused.
+    async fn change_with_room(&self, request: &Request) -> Result<Reply, Failure> {
+        let refused = match self.change_bytes(request).await {
+            Err(Failure::ENOSPC) => Err(Failure::ENOSPC),
+            other => return other,
+        };
+        if self.store.room().grows_soon().await? { self.change_bytes(request).await } else { refused }
+    }
+    async fn change_bytes(&self, request: &Request) -> Result<Reply, Failure> {
+        match request.opcode {
+            Opcode::Allocate => self.allocate(request).await,
+            _ => self.write(request).await,
+        }
+    }
+
     pub(super) async fn dispatch(&self, request: &Request) -> Result<Reply, Failure> {
         match request.opcode {
             Opcode::Read => self.read(request).await,
-            Opcode::Write => self.write(request).await,
+            Opcode::Write | Opcode::Allocate => self.change_with_room(request).await,
             Opcode::WriteMany => self.write_many(request).await,
             Opcode::Truncate => self.truncate(request).await,
-            Opcode::Allocate => self.allocate(request).await,
             Opcode::Punch => self.punch(request).await,
             Opcode::SetOwner => self.set_owner(request).await,
             Opcode::Destroy => self.destroy(request).await,

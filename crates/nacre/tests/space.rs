@@ -109,3 +109,55 @@ fn small_files_that_use_up_the_inodes_can_be_removed() {
     up.stop();
     run("umount", &[disk.to_str().unwrap()]);
 }
+
+/// Overwrites so many random blocks of a file; the bytes that it has then go to `expected`.
+fn overwrite(file: &File, expected: &mut [u8], writes: usize) {
+    use std::os::unix::fs::FileExt as _;
+    let mut state = 88_172_645_463_325_252_u64;
+    for n in 0..writes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let at = (state as usize % (expected.len() / 4096)) * 4096;
+        let block = [n as u8; 4096];
+        file.write_all_at(&block, at as u64).unwrap_or_else(|error| panic!("write {n} at {at}: {error}"));
+        expected[at..at + 4096].copy_from_slice(&block);
+    }
+    file.sync_all().unwrap();
+}
+
+#[test]
+fn a_full_disk_takes_overwrites_and_writes_into_preallocated_space_and_a_kill_loses_none() {
+    let Some(m) = Machine::new() else { return };
+    let (up, disk) = up_on_ext4(&m, 600, 65536);
+    let (mount, open) = (m.mount(), |path: PathBuf| {
+        File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+    });
+    let (allocated, written) = (open(mount.join("allocated")), open(mount.join("written")));
+    let mut expected = [vec![0; 32 * MIB], vec![7; 32 * MIB]];
+    rustix::fs::fallocate(&allocated, rustix::fs::FallocateFlags::empty(), 0, 32 << 20).unwrap();
+    (&written).write_all(&expected[1]).unwrap();
+    written.sync_all().unwrap();
+    for n in 0..16 {
+        match File::create(mount.join(format!("full{n}"))) {
+            Ok(mut file) => drop(fill(&mut file, usize::MAX)),
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    overwrite(&allocated, &mut expected[0], 4000);
+    overwrite(&written, &mut expected[1], 4000);
+    drop((allocated, written));
+    up.kill();
+    let data = disk.join("data");
+    let args = ["up", mount.to_str().unwrap(), "--osts", "2", "--dir", data.to_str().unwrap()];
+    let up = m.start(&args, "next: ");
+    for (name, expected) in ["allocated", "written"].into_iter().zip(&mut expected) {
+        assert!(fs::read(mount.join(name)).unwrap() == *expected, "{name} after the kill");
+        overwrite(&open(mount.join(name)), expected, 500);
+        assert!(fs::read(mount.join(name)).unwrap() == *expected, "{name} in the end");
+    }
+    up.stop();
+    m.good(&["check", "--data", data.to_str().unwrap()]);
+    run("umount", &[disk.to_str().unwrap()]);
+}

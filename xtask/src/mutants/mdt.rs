@@ -58,6 +58,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "placement", "large_files_leave_a_full_ost_out_until_it_has_room_again"),
     planted(
+        "files that the MDT keeps do not look where others have moved",
+        "crates/nacre-mdt/src/osts/allocator.rs",
+        &[("let start = match t.first_ost < 0 && is_at_mdt {", "let start = match t.first_ost > 0 && is_at_mdt {")],
+    )
+    .found_by("nacre-sim", "placement", "small_files_between_large_ones_take_no_turn_of_an_ost"),
+    planted(
         "OSTs are chosen in turn, however full they are",
         "crates/nacre-mdt/src/osts/allocator.rs",
         &[("|| self.about_equal(&usable);", "|| self.about_equal(&usable) || !usable.is_empty();")],

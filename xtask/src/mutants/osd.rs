@@ -4,6 +4,12 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "rows of an overwrite have no room on a full device",
+        "crates/nacre-osd/src/engine/reserve.rs",
+        &[("if credits.in_place { SEGMENTS_KEPT_IN_PLACE }", "if credits.frees { SEGMENTS_KEPT_IN_PLACE }")],
+    )
+    .found_by("nacre-sim", "full_osts", "writes_that_need_no_new_space_succeed_on_a_full_ost"),
+    planted(
         "nobody compares the copies of runs",
         "crates/nacre-osd/src/maintenance/compare_copies.rs",
         &[("one.is_err() || two.is_err() || one != two", "one.is_err() && two.is_err()")],

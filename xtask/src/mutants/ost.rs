@@ -20,6 +20,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "damage_is_named_by_the_fid_of_its_file_and_is_gone_when_the_file_is_written_again",
     ),
     planted(
+        "a write into space that its file has is refused on a full OST",
+        "crates/nacre-ost/src/store.rs",
+        &[("let needed = self.needed_space(object, range).await?;", "let needed = range.end - range.start;")],
+    )
+    .found_by("nacre-sim", "full_osts", "writes_that_need_no_new_space_succeed_on_a_full_ost"),
+    planted(
+        "a full OST takes writes that need some new space",
+        "crates/nacre-ost/src/store.rs",
+        &[("if needed == 0 { Ok(()) }", "if needed < u64::MAX { Ok(()) }")],
+    )
+    .found_by("nacre-sim", "full_osts", "writes_that_need_no_new_space_succeed_on_a_full_ost"),
+    planted(
+        "an OST does not count what another on its device has granted",
+        "crates/nacre-ost/src/room.rs",
+        &[("saturating_add(self.share().granted_by_all())", "saturating_add(self.granted.get())")],
+    )
+    .found_by("nacre-sim", "full_osts", "osts_of_one_process_on_one_device_count_their_grants_together"),
+    planted(
+        "a write does not wait for space that the device frees with delay",
+        "crates/nacre-ost/src/service/requests.rs",
+        &[("if self.store.room().grows_soon().await? {", "if request.bulk.is_empty() {")],
+    )
+    .found_by("nacre-sim", "full_osts", "a_write_waits_a_moment_for_space_that_the_device_frees_with_delay"),
+    planted(
         "a write does not wait for space that is being freed",
         "crates/nacre-ost/src/store.rs",
         &[(

@@ -12,8 +12,9 @@
 //! that the device has reported, together.
 //!
 //! Invariants: the row changes in the transaction of the object; memory equals the row after each of these. Promises
-//! that a dead MDT never used cannot be distinguished from used ones. They are therefore kept up to [`PROMISED_PART`]
-//! of the store and forgotten beyond that; as long as there is other space, more is granted.
+//! that a dead MDT never used cannot be distinguished from used ones, and each kill of an MDT leaves some. They are therefore
+//! kept up to [`PROMISED_PART`] of the store and [`PROMISED_MAX`] objects, so that they never hide much free space, and forgotten
+//! beyond that; as long as there is other space, more is granted.
 
 use crate::recall::Recalls;
 use alloc::collections::BTreeMap;
@@ -32,6 +33,8 @@ pub(crate) const KEY: &[u8] = b"objects";
 pub(crate) const OBJECT_BYTES: u64 = 8192;
 /// At most one such part of the store, and of its free space, is promised.
 const PROMISED_PART: u64 = 16;
+/// At most so many objects are promised: twice what an MDT reserves.
+const PROMISED_MAX: u64 = 16_384;
 /// One grant is at most such a part of the free space, so that several clients can have one.
 const GRANTED_PART: u64 = 4;
 /// How long the numbers of the device are used again.
@@ -55,8 +58,7 @@ pub(crate) struct Room {
     core: Rc<TargetCore>,
     count: Cell<ObjectCount>,
     space: Cell<StoreSpace>,
-    /// Counts grants and bytes written of all OSTs on the device.
-    /// Known with the first numbers of the device, which the start reads.
+    /// Counts grants and bytes written of all OSTs on the device. Known with the first numbers of the device, which the start reads.
     share: OnceCell<DeviceShare>,
     /// Bytes written to the device when `space` was read.
     taken_then: Cell<u64>,
@@ -72,11 +74,12 @@ pub(crate) struct Room {
 impl Room {
     pub(crate) async fn load(core: &Rc<TargetCore>) -> Result<Rc<Self>, OsdError> {
         let row = core.osd.get(TABLE, KEY).await?;
-        let count = match row {
+        let mut count = match row {
             None => ObjectCount::default(),
             Some(bytes) => ObjectCount::from_slice(&bytes)
                 .map_err(|_| OsdError::Corrupt { what: "the row that counts the objects".into() })?,
         };
+        count.promised = count.promised.min(PROMISED_MAX);
         Ok(Rc::new(Self {
             core: core.clone(),
             count: Cell::new(count),
@@ -257,7 +260,8 @@ impl Room {
     /// Writes the row after `objects` more were promised.
     pub(crate) fn promise(&self, tx: &mut Tx<'_>, objects: u64) {
         let c = self.count.get();
-        let most = (self.space.get().bytes_total / PROMISED_PART / OBJECT_BYTES).max(c.promised);
+        let most = self.space.get().bytes_total / PROMISED_PART / OBJECT_BYTES;
+        let most = most.min(PROMISED_MAX).max(c.promised);
         self.put(tx, ObjectCount { promised: c.promised.saturating_add(objects).min(most), ..c });
     }
 

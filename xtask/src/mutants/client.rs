@@ -12,6 +12,28 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "change_times", "a_write_replaces_the_time_that_was_set_just_before"),
     planted(
+        "the kernel is not told that another mount has changed the owner of a file",
+        "crates/nacre-client/src/cache/tables.rs",
+        &[("if ended.intersects(InodeBits::PERM) {", "if ended.is_empty() {")],
+    )
+    .found_by("nacre", "kernel_cache", "a_file_belongs_to_its_new_owner_on_every_mount_at_once"),
+    planted(
+        "a name is given to the kernel without a lock of the permissions of its inode",
+        "crates/nacre-client/src/cache/entries.rs",
+        &[("!entry.under.child || !covers_permissions(fid)", "!entry.under.child && !covers_permissions(fid)")],
+    )
+    .found_by(
+        "nacre-client",
+        "lib",
+        "cache::tests::the_kernel_asks_for_a_name_again_when_the_permissions_of_its_inode_change",
+    ),
+    planted(
+        "a small file's time that was set counts as that of its bytes",
+        "crates/nacre-client/src/data/dom.rs",
+        &[("file.states_of_data(data.len() as u64, Timestamp::default())", "file.states_of_data(data.len() as u64, _mtime)")],
+    )
+    .found_by("nacre-sim", "change_times", "a_write_replaces_the_time_that_was_set_just_before"),
+    planted(
         "a clock is corrected by the time that a connect takes",
         "crates/nacre-node/src/peer/effects.rs",
         &[("0.clamp(ahead_of(server.replied), ahead_of(server.sent))", "ahead_of(server.replied)")],

@@ -309,6 +309,20 @@ fn connections_that_break_lose_and_repeat_no_write() {
     }
 }
 
+/// As after many kills of the MDT, which forgets each time what it has reserved.
+#[test]
+fn reservations_that_nobody_uses_hide_little_free_space() {
+    let mut c = Cluster::with_capacity(10, 1, 16 << 30);
+    let avail =
+        |c: &mut Cluster| c.run(0, |c| async move { c.peer.call(&Statfs {}).await }).unwrap().bytes_avail;
+    let before = avail(&mut c);
+    for _ in 0..40 {
+        let granted = c.run(0, |c| async move { c.peer.call(&Reserve { objects: 8192 }).await }).unwrap();
+        assert_eq!(granted.objects, 8192);
+    }
+    assert!(before - avail(&mut c) <= 130 << 20, "{} MiB hidden", (before - avail(&mut c)) >> 20);
+}
+
 #[test]
 fn reservations_are_kept_and_a_full_target_says_so() {
     let mut c = Cluster::with_capacity(10, 1, 64 << 20);

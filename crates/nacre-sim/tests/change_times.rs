@@ -22,13 +22,13 @@ fn a_write_replaces_the_time_that_was_set_just_before() {
 
 fn written_after_set(seed: u64, size: usize, is_future: bool) {
     let mut c = cluster(seed, 1, 2);
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         write_back(&mut c);
         c.keep_data_at_mdt(8192).expect("the root has a layout");
     }
     let mounts = [c.mounts[0], c.mounts[1]];
     let (writer, setter) = (mounts[0], mounts[usize::from(seed % 4 < 2)]);
-    let stays_open = seed % 3 == 0;
+    let stays_open = seed.is_multiple_of(3);
     let what = format!("seed {seed}, {size} bytes, future: {is_future}, stays open: {stays_open}");
     let stored = run(&mut c, writer, async move |client| {
         let (fid, handle) = create(&client, "f").await?;
@@ -40,7 +40,7 @@ fn written_after_set(seed: u64, size: usize, is_future: bool) {
     });
     let (fid, first, now) = stored.expect("stored");
     // The setter does not know of the write when it sets the time: so long after it, its clock is later, too.
-    c.world.run_for(if seed % 5 == 0 { SEC } else { 50 * MS });
+    c.world.run_for(if seed.is_multiple_of(5) { SEC } else { 50 * MS });
     let sec = if is_future { now + 100_000 } else { 1000 };
     let set = run(&mut c, setter, async move |client| {
         let set = SetAttr { mtime: Some(Timestamp { sec, nsec: 0 }), ..SetAttr::default() };

@@ -6,7 +6,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a recovery sets the clock of a client back by its length",
         "crates/nacre-node/src/peer/effects.rs",
-        &[("server.as_nanos() + ago - self.ctx.wall()", "server.as_nanos() - self.ctx.wall()")],
+        &[("server.wall.as_nanos() + ago - wall", "server.wall.as_nanos() - wall")],
     )
     .found_by("nacre-sim", "recovery", "a_recovery_does_not_set_the_clock_of_a_mount_back"),
     planted(

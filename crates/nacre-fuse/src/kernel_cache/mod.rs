@@ -344,14 +344,38 @@ impl Bringing {
     }
 }
 
+/// Names that the kernel must not use as they are.
+#[derive(Default)]
+struct StaleNames {
+    gone: Vec<(Fid, Bytes)>,
+    /// These lead to the same inodes as before, and must not be detached: a program may have one for its working directory.
+    expiring: Vec<(Fid, Bytes)>,
+}
+impl StaleNames {
+    fn are_many(&self) -> bool {
+        self.gone.len() + self.expiring.len() > NAMES_MAX
+    }
+    fn notifications(&self) -> Vec<Notification> {
+        let gone = self.gone.iter().cloned();
+        let gone = gone.map(|(parent, name)| Notification::InvalEntry { parent, name: name.to_vec() });
+        let expiring = self.expiring.iter().cloned();
+        let expiring =
+            expiring.map(|(parent, name)| Notification::ExpireEntry { parent, name: name.to_vec() });
+        gone.chain(expiring).collect()
+    }
+    fn into_all(mut self) -> Vec<(Fid, Bytes)> {
+        self.gone.append(&mut self.expiring);
+        self.gone
+    }
+}
+
 impl State {
     async fn forget(&self, stale: Vec<Stale>, generation: u64, is_forced: bool) {
         let Some(link) = self.link.borrow().clone() else { return };
         let to = To { link: &link, generation, is_forced };
         let now = self.ctx.now();
         let mut prompt = Vec::new();
-        let mut names = Vec::new();
-        let mut expiring = Vec::new();
+        let mut names = StaleNames::default();
         // Repeated when the callers that may bring them back have left their directories.
         let mut again = Vec::new();
         for stale in stale {
@@ -377,8 +401,8 @@ impl State {
                         }
                     }
                 }
-                Stale::Name { parent, name } if link.has_epoch => names.push((parent, name)),
-                Stale::Permissions { parent, name } if link.has_epoch => expiring.push((parent, name)),
+                Stale::Name { parent, name } if link.has_epoch => names.gone.push((parent, name)),
+                Stale::Permissions { parent, name } if link.has_epoch => names.expiring.push((parent, name)),
                 // Names had no validity; `forget_pages` follows.
                 Stale::Name { .. } | Stale::Permissions { .. } | Stale::Pages(_) | Stale::Listing(_) => {}
             }
@@ -389,35 +413,23 @@ impl State {
         }
         if !is_forced && self.names_until.get() <= now {
             // No name is valid any more.
-            names.clear();
-            expiring.clear();
+            names = StaleNames::default();
             prompt.retain(|notification| *notification != Notification::IncEpoch);
         }
         if prompt.contains(&Notification::IncEpoch) {
-            names.clear();
-            expiring.clear();
-        } else if names.len() + expiring.len() > NAMES_MAX
-            || names.iter().any(|(parent, _)| self.door.holds_request_of(*parent))
+            names = StaleNames::default();
+        } else if names.are_many() || names.gone.iter().any(|(parent, _)| self.door.holds_request_of(*parent))
         {
-            names.append(&mut expiring);
-            self.epoch(to, std::mem::take(&mut names)).await;
+            self.epoch(to, std::mem::take(&mut names).into_all()).await;
         }
-        let forgotten = names
-            .iter()
-            .map(|(parent, name)| Notification::InvalEntry { parent: *parent, name: name.to_vec() });
-        // A name that goes on leading to its inode must not be detached: a program may have it for its working directory.
-        let expired = expiring
-            .iter()
-            .map(|(parent, name)| Notification::ExpireEntry { parent: *parent, name: name.to_vec() });
-        let entries: Vec<_> = forgotten.chain(expired).collect();
-        names.append(&mut expiring);
+        let entries = names.notifications();
         let entries = (!entries.is_empty()).then(|| self.order(to, entries));
         self.promptly(to, prompt).await;
         for (what, dirs, notifications) in again {
             self.behind(to, what, &dirs, notifications).await;
         }
         if let Some(entries) = entries {
-            self.entries_written(to, entries, names).await;
+            self.entries_written(to, entries, names.into_all()).await;
         }
         self.forgetting.borrow_mut().remove(&generation);
     }

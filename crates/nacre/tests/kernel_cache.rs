@@ -141,6 +141,33 @@ fn a_file_belongs_to_its_new_owner_on_every_mount_at_once() {
     assert_eq!(String::from_utf8_lossy(&said.stdout).trim_end(), p.b("sticky").to_str().unwrap());
 }
 
+/// The kernel keeps access control lists of an inode, and uses them for each of its names.
+#[test]
+fn an_access_control_list_counts_for_every_name_on_every_mount_at_once() {
+    use rustix::fs::{Mode, OFlags, openat};
+    use rustix::io::Errno;
+    const USER: u32 = 1002;
+    let Some(p) = Pair::new() else { return };
+    let dir = File::open(p.m.path("b")).unwrap();
+    let opens = |name: &str| as_user(USER, || openat(&dir, name, OFlags::WRONLY, Mode::empty()).map(drop));
+    for file in 0..10 {
+        let names = [format!("f{file}"), format!("l{file}")];
+        fs::write(p.a(&names[0]), "").unwrap();
+        fs::hard_link(p.a(&names[0]), p.a(&names[1])).unwrap();
+        for round in 0..6 {
+            for (step, (rights, result)) in
+                [("rwx", Ok(())), ("---", Err(Errno::ACCESS))].into_iter().enumerate()
+            {
+                let mut set = Command::new("setfacl");
+                set.args(["-m", &format!("u:{USER}:{rights}")]).arg(p.a(&names[1]));
+                assert!(set.status().unwrap().success());
+                let name = &names[(file + round / 2 + step) % 2];
+                assert_eq!(opens(name), result, "{name}, round {round}, u:{USER}:{rights}");
+            }
+        }
+    }
+}
+
 /// The kernel serves a listing that it has, while what it was told of the inodes is valid; both mounts change it in between.
 #[test]
 fn a_warm_listing_costs_no_request_for_names() {

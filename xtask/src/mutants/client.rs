@@ -18,6 +18,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre", "kernel_cache", "a_file_belongs_to_its_new_owner_on_every_mount_at_once"),
     planted(
+        "the kernel keeps access control lists beyond the validity of attributes",
+        "crates/nacre-client/src/cache/tables.rs",
+        &[("if self.inodes.take_acls(fid, ended) {", "if self.inodes.take_acls(fid, ended) && false {")],
+    )
+    .found_by(
+        "nacre-client",
+        "lib",
+        "cache::tests::the_kernel_is_told_of_other_access_control_lists_whenever_it_had_some",
+    ),
+    planted(
         "a name is given to the kernel without a lock of the permissions of its inode",
         "crates/nacre-client/src/cache/entries.rs",
         &[("!entry.under.child || !covers_permissions(fid)", "!entry.under.child && !covers_permissions(fid)")],
@@ -325,7 +335,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "the kernel goes on with set-id bits that a write has removed",
         "crates/nacre-client/src/data/io.rs",
-        &[("            mdt.kernel_forgets(file.fid).await;\n", "")],
+        &[("            mdt.kernel_forgets(Stale::Inode(file.fid)).await;\n", "")],
     )
     .found_by("nacre", "posix", "allocating_and_writing_as_an_ordinary_user_takes_set_id_bits_away"),
     planted(

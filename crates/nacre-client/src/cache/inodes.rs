@@ -53,6 +53,8 @@ pub(super) struct CachedInode {
     serial: u64,
     /// The kernel may use the attributes until then.
     kernel_until: Instant,
+    /// The kernel may have its access control lists.
+    acls_in_kernel: bool,
 }
 
 /// The table.
@@ -229,6 +231,17 @@ impl Inodes {
         if let Some(inode) = self.table.get_mut(&fid) {
             inode.kernel_until = inode.kernel_until.max(until);
         }
+    }
+    /// The kernel may have the access control lists from now on.
+    pub(super) fn give_acls(&mut self, fid: Fid) {
+        if let Some(inode) = self.table.get_mut(&fid) {
+            inode.acls_in_kernel = true;
+        }
+    }
+    /// Bits are ending; whether the kernel has access control lists that depend on them.
+    pub(super) fn take_acls(&mut self, fid: Fid, ended: InodeBits) -> bool {
+        let inode = self.table.get_mut(&fid).filter(|_| ended.intersects(InodeBits::PERM));
+        inode.is_some_and(|inode| core::mem::take(&mut inode.acls_in_kernel))
     }
     /// A number that changes when bits or extended attributes of the inode are lost.
     pub(super) fn serial(&self, fid: Fid) -> Option<u64> {

@@ -32,6 +32,9 @@ pub enum Stale {
     },
     /// The attributes of an inode, its access control lists and, of a symbolic link, its target.
     Inode(Fid),
+    /// The access control lists of an inode. The kernel keeps them beyond the validity of the attributes, and uses them for a
+    /// name of the inode that is new to it.
+    Acls(Fid),
     /// The pages of a file. Those that a read is loading meanwhile may stay: they are not trusted.
     Pages(Fid),
     /// The names of a directory that the kernel has kept from a listing; likewise.
@@ -45,7 +48,7 @@ impl Stale {
     pub fn pages(&self) -> Option<Fid> {
         match self {
             Self::Pages(fid) | Self::Listing(fid) => Some(*fid),
-            Self::Name { .. } | Self::Permissions { .. } | Self::Inode(_) | Self::All => None,
+            Self::Name { .. } | Self::Permissions { .. } | Self::Inode(_) | Self::Acls(_) | Self::All => None,
         }
     }
 }

@@ -112,7 +112,11 @@ impl MetadataCache {
         stale.retain(|stale| match stale {
             Stale::Pages(fid) => self.pages.ended(*fid),
             Stale::Listing(fid) => self.pages.names_ended(*fid),
-            Stale::Name { .. } | Stale::Permissions { .. } | Stale::Inode(_) | Stale::All => true,
+            Stale::Name { .. }
+            | Stale::Permissions { .. }
+            | Stale::Inode(_)
+            | Stale::Acls(_)
+            | Stale::All => true,
         });
         let (dirty, cancels) =
             cancels.into_iter().partition(|c: &InodeCancel| self.must_flush(c.fid, c.bits));
@@ -226,6 +230,11 @@ impl MetadataCache {
     /// `None`: there may be others, which the kernel is being told to forget.
     pub(super) fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
         (!self.returns.is_busy()).then(|| self.tables().names_in_kernel())
+    }
+    /// The kernel is given an access control list of an inode, or that there is none. False: it must not keep that, because
+    /// this mount would not be told of a change.
+    pub(crate) fn give_acls(&self, fid: Fid) -> bool {
+        self.tables().give_acls(fid)
     }
     /// The kernel is given the attributes of an inode until a time.
     pub(super) fn give_attrs(&self, fid: Fid, until: Instant) -> bool {

@@ -117,7 +117,7 @@ impl Returns {
                 *of == parent && known == name
             }
             Stale::All => true,
-            Stale::Inode(_) | Stale::Pages(_) | Stale::Listing(_) => false,
+            Stale::Inode(_) | Stale::Acls(_) | Stale::Pages(_) | Stale::Listing(_) => false,
         };
         self.names.borrow().iter().any(|(of, known)| *of == parent && known == name)
             || self.due.borrow().stale.iter().any(is_this)
@@ -133,7 +133,7 @@ impl Returns {
             Stale::Name { parent, name } | Stale::Permissions { parent, name } => {
                 Some((*parent, name.clone()))
             }
-            Stale::Inode(_) | Stale::Pages(_) | Stale::Listing(_) | Stale::All => None,
+            Stale::Inode(_) | Stale::Acls(_) | Stale::Pages(_) | Stale::Listing(_) | Stale::All => None,
         };
         *self.names.borrow_mut() = due.stale.iter().filter_map(name).collect();
         if due.is_empty() {

@@ -258,6 +258,10 @@ impl Tables {
     pub(super) fn give_attrs(&mut self, fid: Fid, until: Instant) {
         self.inodes.give_to_kernel(fid, until);
     }
+    pub(super) fn give_acls(&mut self, fid: Fid) -> bool {
+        self.inodes.give_acls(fid);
+        self.locks.held(fid).all().contains(InodeBits::PERM)
+    }
     /// Takes the attributes in the reply to a read, under the bits granted with it.
     pub(super) fn read_inode(&mut self, entry: &EntryReply, seen: Transno, bits: InodeBits) {
         self.inodes.read(entry, seen, bits);
@@ -483,6 +487,9 @@ impl Tables {
         let mut gone = Vec::new();
         if ended.intersects(InodeBits::UPDATE) {
             gone = self.entries.lost_update(fid);
+        }
+        if self.inodes.take_acls(fid, ended) {
+            stale.push(Stale::Acls(fid));
         }
         let (names, in_kernel) = self.inodes.lost(fid, ended, left, self.now);
         for (parent, name) in names {

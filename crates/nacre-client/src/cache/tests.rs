@@ -468,6 +468,22 @@ fn the_kernel_asks_for_a_name_again_when_the_permissions_of_its_inode_change() {
     assert!(!bed.cache.give_name(DIR, b"b", until));
 }
 
+/// It does not forget them with the validity of the attributes.
+#[test]
+fn the_kernel_is_told_of_other_access_control_lists_whenever_it_had_some() {
+    let bed = Bed::new();
+    bed.at(100);
+    bed.found(b"a", &file(1, 1), 5, 1);
+    bed.cache.give_acls(fid(1));
+    bed.revoke(fid(1), InodeBits::UPDATE, 10);
+    assert_eq!(bed.stale(), []);
+    bed.revoke(fid(1), InodeBits::PERM, 11);
+    assert_eq!(bed.stale(), [Stale::Acls(fid(1))]);
+    bed.got(&file(1, 1), 12, 13);
+    bed.revoke(fid(1), InodeBits::ALL, 14);
+    assert_eq!(bed.stale(), [], "it has none any more");
+}
+
 #[test]
 fn the_kernel_takes_the_validity_of_a_name_along_in_an_own_rename() {
     let bed = Bed::new();

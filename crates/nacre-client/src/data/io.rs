@@ -8,6 +8,7 @@
 
 use crate::api::WriteArgs;
 use crate::cache::in_flight::Touches;
+use crate::cache::kernel::Stale;
 use crate::cache::serve::ExactSize;
 use crate::client::Client;
 use crate::data::long_append::Piece;
@@ -253,7 +254,7 @@ impl Client {
             let mdt = self.mdt_of(file.fid).await?;
             file.learn(&mdt.change_inode(Touches::inode(file.fid), &request).await?);
             // It did not ask for this change, and would let everybody run the file with the rights that it has lost.
-            mdt.kernel_forgets(file.fid).await;
+            mdt.kernel_forgets(Stale::Inode(file.fid)).await;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use crate::api::{CreateArgs, ListedEntry, MountConfig, ReaddirPage, ResolvedInode, SetxattrArgs};
 use crate::cache::in_flight::Touches;
+use crate::cache::kernel::Stale;
 use crate::cache::metadata::Changing;
 use crate::cache::tables::{Found, NameEffect};
 use crate::client::Client;
@@ -282,6 +283,11 @@ impl Client {
         let _timing = self.stats.time("getxattr");
         Self::check_xattr_name(name)?;
         let mdt = self.mdt_of(fid).await?;
+        let is_acl = name.starts_with(b"system.posix_acl_");
+        if is_acl {
+            // Before the request: a revoke that comes meanwhile reaches the kernel's copy, too.
+            mdt.cache().give_acls(fid);
+        }
         if let Some(value) = mdt.cached_xattr(fid, name) {
             return value.ok_or(Failure::ENODATA);
         }
@@ -291,6 +297,10 @@ impl Client {
             Ok(value) => mdt.cache().keep_xattr(fid, serial, name, Some(value)),
             Err(Failure::ENODATA) => mdt.cache().keep_xattr(fid, serial, name, None),
             Err(_) => {}
+        }
+        if is_acl && !mdt.cache().give_acls(fid) {
+            // What the kernel is told to forget while it asks for it is used once and not kept.
+            mdt.kernel_forgets(Stale::Acls(fid)).await;
         }
         value
     }

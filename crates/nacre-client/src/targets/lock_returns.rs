@@ -37,10 +37,10 @@ impl Mdt {
             self.ctx().spawn(self.clone().return_in_order());
         }
     }
-    /// Has the kernel forget the attributes of an inode that this mount has changed without a request of the kernel.
-    pub(crate) async fn kernel_forgets(&self, fid: Fid) {
+    /// Has the kernel forget something although no lock is returned.
+    pub(crate) async fn kernel_forgets(&self, stale: Stale) {
         if let Some(kernel) = self.cache().kernel() {
-            kernel.forget(alloc::vec![Stale::Inode(fid)]).await;
+            kernel.forget(alloc::vec![stale]).await;
         }
     }
     /// Returns locks under which bytes are kept, when the OSTs have them. The MDT is told meanwhile that this goes on.

@@ -55,6 +55,9 @@ use std::time::Duration;
 const NAMES_MAX: usize = 64;
 /// How long INVAL_ENTRY may wait for the kernel's lock of the directory.
 const NAME_TIMEOUT: Duration = Duration::from_millis(1);
+/// The same for a name that expires. An epoch instead would detach what programs have for their working directories, so it is
+/// not sent because the machine is busy.
+const EXPIRE_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long a thread of the notifier may take to begin: longer than [`NAME_TIMEOUT`] on a busy machine, where an epoch
 /// would not be faster.
 const BEGIN_TIMEOUT: Duration = Duration::from_millis(20);
@@ -352,16 +355,16 @@ struct StaleNames {
     expiring: Vec<(Fid, Bytes)>,
 }
 impl StaleNames {
-    fn are_many(&self) -> bool {
-        self.gone.len() + self.expiring.len() > NAMES_MAX
-    }
-    fn notifications(&self) -> Vec<Notification> {
+    /// How the kernel is told of both.
+    fn notifications(&self) -> [Vec<Notification>; 2] {
         let gone = self.gone.iter().cloned();
-        let gone = gone.map(|(parent, name)| Notification::InvalEntry { parent, name: name.to_vec() });
         let expiring = self.expiring.iter().cloned();
-        let expiring =
-            expiring.map(|(parent, name)| Notification::ExpireEntry { parent, name: name.to_vec() });
-        gone.chain(expiring).collect()
+        [
+            gone.map(|(parent, name)| Notification::InvalEntry { parent, name: name.to_vec() }).collect(),
+            expiring
+                .map(|(parent, name)| Notification::ExpireEntry { parent, name: name.to_vec() })
+                .collect(),
+        ]
     }
     fn into_all(mut self) -> Vec<(Fid, Bytes)> {
         self.gone.append(&mut self.expiring);
@@ -401,6 +404,7 @@ impl State {
                         }
                     }
                 }
+                Stale::Acls(fid) => prompt.push(Notification::InvalInode { fid, pages: None }),
                 Stale::Name { parent, name } if link.has_epoch => names.gone.push((parent, name)),
                 Stale::Permissions { parent, name } if link.has_epoch => names.expiring.push((parent, name)),
                 // Names had no validity; `forget_pages` follows.
@@ -418,23 +422,33 @@ impl State {
         }
         if prompt.contains(&Notification::IncEpoch) {
             names = StaleNames::default();
-        } else if names.are_many() || names.gone.iter().any(|(parent, _)| self.door.holds_request_of(*parent))
+        } else if names.gone.len() > NAMES_MAX
+            || names.gone.iter().any(|(parent, _)| self.door.holds_request_of(*parent))
         {
             self.epoch(to, std::mem::take(&mut names).into_all()).await;
         }
-        let entries = names.notifications();
-        let entries = (!entries.is_empty()).then(|| self.order(to, entries));
+        let [entries, expiring] =
+            names.notifications().map(|all| (!all.is_empty()).then(|| self.order(to, all)));
         self.promptly(to, prompt).await;
         for (what, dirs, notifications) in again {
             self.behind(to, what, &dirs, notifications).await;
         }
         if let Some(entries) = entries {
-            self.entries_written(to, entries, names.into_all()).await;
+            self.entries_written(to, entries, names.gone).await;
+        }
+        if let Some(expiring) = expiring {
+            self.expired_in_time(to, expiring, names.expiring).await;
         }
         self.forgetting.borrow_mut().remove(&generation);
     }
+    async fn expired_in_time(&self, to: To<'_>, entries: Pending, names: Vec<(Fid, Bytes)>) {
+        if self.in_time(entries, EXPIRE_TIMEOUT).await != Some(Written::Done) {
+            to.link.gate.count(Counted::Blocked);
+            self.epoch(to, names).await;
+        }
+    }
     async fn entries_written(&self, to: To<'_>, entries: Pending, names: Vec<(Fid, Bytes)>) {
-        match self.in_time(entries).await {
+        match self.in_time(entries, NAME_TIMEOUT).await {
             Some(Written::Done) => {}
             Some(Written::LeftOut) => self.expire_or_run_out(to, names).await,
             Some(Written::Failed) | None => {
@@ -541,12 +555,12 @@ impl State {
     }
 
     /// Waits for notifications that may wait in the kernel. `None` if they do not return in time.
-    async fn in_time(&self, order: Pending) -> Option<Written> {
+    async fn in_time(&self, order: Pending, limit: Duration) -> Option<Written> {
         let Pending { mut written, begun } = order;
         let start = self.ctx.now();
         loop {
             let has_begun = begun.load(Ordering::Acquire);
-            match self.ctx.timeout(self.ctx.now() + NAME_TIMEOUT, &mut written).await {
+            match self.ctx.timeout(self.ctx.now() + limit, &mut written).await {
                 Some(result) => return result,
                 None if has_begun || self.ctx.now() - start > BEGIN_TIMEOUT => return None,
                 None => {}

@@ -267,7 +267,7 @@ impl KernelCache for Door {
             later.await;
             for stale in stale {
                 match stale {
-                    Stale::Name { .. } | Stale::Permissions { .. } => {}
+                    Stale::Name { .. } | Stale::Permissions { .. } | Stale::Acls(_) => {}
                     Stale::Inode(fid) => kernel.wrote(fid),
                     // Loads under way fill their pages.
                     Stale::Pages(fid) => kernel.writes(fid),

@@ -16,6 +16,11 @@
 //! (`expire.rs`), so that neither is needed from then on; a change that comes in between waits for that. INC_EPOCH leaves attributes alone; INVAL_INODE of
 //! attributes takes no lock, so it is always sent.
 //!
+//! **Permissions.** The kernel compares the caller of a chmod, chown, utimensat, and of a removal from a sticky directory,
+//! with the owner that it remembers, and renews that with the name. So a name expires when the permissions of its inode
+//! change ([`Stale::Permissions`]): EXPIRE_ONLY detaches nothing, also no working directory. Access control lists stay in the
+//! kernel beyond the validity of attributes, and are forgotten by INVAL_INODE whenever it may have some ([`Stale::Acls`]).
+//!
 //! **Attributes without a validity.** The kernel discards attributes of LOOKUP, GETATTR and READDIRPLUS that it asked
 //! for before an INVAL_INODE, but takes over those of SETATTR and LINK unchecked. So these have no validity
 //! (`handlers`). Those of an inode that is new to the kernel are taken over unchecked, too, but under the lock of the
@@ -355,7 +360,7 @@ struct StaleNames {
     expiring: Vec<(Fid, Bytes)>,
 }
 impl StaleNames {
-    /// How the kernel is told of both.
+    /// The notifications for those that are gone, and for those that expire.
     fn notifications(&self) -> [Vec<Notification>; 2] {
         let gone = self.gone.iter().cloned();
         let expiring = self.expiring.iter().cloned();

@@ -42,6 +42,8 @@ const SPACE_VALID: Duration = Duration::from_secs(1);
 /// How often, and at what interval, the device is asked before a change is refused for good.
 const LOOKS: u32 = 4;
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long changes are refused at once after looks that found nothing, unless objects give space back meanwhile.
+const IN_VAIN: Duration = Duration::from_secs(1);
 /// They are used again only with so much free space beyond the promise.
 const PLENTY_BYTES: u64 = 1 << 30;
 /// Grants distort a statfs if they are more than one such part of the free space.
@@ -69,6 +71,8 @@ pub(crate) struct Room {
     recalls: Recalls,
     /// Unreserved room when the latest write was refused.
     free_when_refused: Cell<Option<u64>>,
+    /// When room was last waited for without finding any.
+    looked_in_vain: Cell<Option<Instant>>,
 }
 
 impl Room {
@@ -91,6 +95,7 @@ impl Room {
             granted: Cell::new(0),
             recalls: Recalls::new(&core.ctx),
             free_when_refused: Cell::new(None),
+            looked_in_vain: Cell::new(None),
         }))
     }
 
@@ -154,13 +159,22 @@ impl Room {
     /// a lock, when every other way to get room was tried. False: there is no more than when the latest change was refused.
     pub(crate) async fn grows_soon(&self) -> Result<bool, OsdError> {
         let Some(then) = self.free_when_refused.get() else { return Ok(false) };
+        let now = self.core.ctx.now();
+        if self.looked_in_vain.get().is_some_and(|at| now - at < IN_VAIN) {
+            return Ok(false);
+        }
         for _ in 0..LOOKS {
             self.core.ctx.sleep(LOOK_INTERVAL).await;
             if self.unreserved(&self.space().await?) > then {
                 return Ok(true);
             }
         }
+        self.looked_in_vain.set(Some(self.core.ctx.now()));
         Ok(false)
+    }
+    /// An object gives space back, which the file system below may free later.
+    pub(crate) fn gives_back(&self) {
+        self.looked_in_vain.set(None);
     }
     fn unreserved(&self, space: &StoreSpace) -> u64 {
         space.bytes_avail.saturating_sub(self.reserved_bytes())

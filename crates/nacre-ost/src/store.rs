@@ -226,6 +226,7 @@ impl Store {
         stamp: Stamp,
         size: u64,
     ) -> Result<(Transno, ObjectState), Failure> {
+        self.room.gives_back();
         let prepared = self.objects.prepare_truncate(object, size).await.map_err(|e| log_errno(object, e))?;
         // A truncate has no effect before its transaction.
         self.change(object, stamp, prepared, || self.core.admit_change(request).map(Some)).await
@@ -275,6 +276,7 @@ impl Store {
         range: Extent,
         frees: bool,
     ) -> Result<(Transno, ObjectState), Failure> {
+        self.room.gives_back();
         let as_errno = |e| log_errno(object, e);
         // The first zeros are the begin of the change.
         let admitted = self.core.admit_change(request)?;
@@ -315,6 +317,7 @@ impl Store {
 
     /// Removes the object and leaves its tombstone.
     pub(crate) async fn destroy(&self, by: By<'_>, object: ObjectId) -> Result<Transno, Failure> {
+        self.room.gives_back();
         self.tombstones.wait_for_room(1).await;
         let mut prepared = self.objects.prepare_destroy(object).await.map_err(|e| log_errno(object, e))?;
         let pins = prepared.take_pins();

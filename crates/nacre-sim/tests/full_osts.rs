@@ -271,6 +271,7 @@ fn a_write_waits_a_moment_for_space_that_the_device_frees_with_delay() {
         assert_eq!(store.execute(StoreOp::Write { file: foreign, offset: 0, data }), Ok(StoreDone::Unit));
         let full = full(&mut c);
         let rest = full.rest;
+        c.world.run_for(SEC); // the writes that filled it have looked in vain
         let job = c.jobs.start(&mut c.world, c.mounts[0], async move |client: Rc<Client>| {
             write(&client, rest, 200 << 30, vec![1; BLOCK as usize]).await
         });

@@ -321,6 +321,24 @@ fn statfs_after_a_removal_does_not_wait_for_the_bytes_of_other_files() {
     }
 }
 
+/// A sum of no OSTs is not reported as an empty file system: `df` waits for OSTs that return, and else fails.
+#[test]
+fn statfs_waits_for_one_of_the_osts() {
+    for seed in 1..=4 {
+        let mut c = cluster(seed);
+        let mount = c.mounts[0];
+        let before = run(&mut c, mount, async |client| client.statfs().await).expect("all reply");
+        let osts = [c.servers[2], c.servers[3]];
+        osts.iter().for_each(|&ost| c.world.kill(ost));
+        c.world.run_for(SEC);
+        let away = run(&mut c, mount, async |client| client.statfs().await);
+        assert!(away.is_err(), "seed {seed}: {away:?}");
+        osts.iter().for_each(|&ost| c.world.start_later(ost, SEC));
+        let after = run(&mut c, mount, async |client| client.statfs().await).expect("they return");
+        assert!(after.bytes_total > 0 && after.bytes_total <= before.bytes_total, "seed {seed}: {after:?}");
+    }
+}
+
 /// Large files are spread over the OSTs also if each is followed by a small one, which the MDT keeps.
 #[test]
 fn small_files_between_large_ones_take_no_turn_of_an_ost() {

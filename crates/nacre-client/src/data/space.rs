@@ -1,8 +1,9 @@
 //! Space of the file system: the sum of its OSTs' devices, and the inodes of its MDTs.
 //!
 //! OSTs on one device share its space: it is counted once, with the numbers of the OST that reports the least free
-//! space. An OST that does not reply is omitted from the sum (`df` must not hang because one OST is away). The MDTs are
-//! asked first, because they have the OSTs free the space of removed files before they reply.
+//! space. An OST that does not reply is omitted from the sum (`df` must not hang because one OST is away), but a sum of
+//! none is not reported: when every OST is away, their return is waited for. The MDTs are asked first, because they have
+//! the OSTs free the space of removed files before they reply.
 
 use crate::client::Client;
 use crate::targets::target::Target;
@@ -22,6 +23,13 @@ const STATFS_TIMEOUT: Duration = Duration::from_secs(4);
 /// space freed.
 const MDT_FIRST: Duration = Duration::from_millis(1500);
 
+/// What becomes of a target that is not connected.
+#[derive(Clone, Copy, PartialEq)]
+enum Away {
+    Omitted,
+    WaitedFor,
+}
+
 impl Client {
     /// Space of the file system.
     pub async fn statfs(&self) -> Result<StatfsReply, Failure> {
@@ -29,7 +37,13 @@ impl Client {
         self.root_mdt().await?;
         let mdts = self.mount.mdts();
         let inodes = join_all(mdts.iter().map(|mdt| mdt.call(&Statfs {}))).await;
-        let osts = self.statfs_of(self.mount.osts(), self.ctx.now() + STATFS_TIMEOUT).await;
+        let mut osts = self.statfs_of(self.mount.osts(), self.ctx.now() + STATFS_TIMEOUT, Away::Omitted).await;
+        if none_replied(&osts).is_some() {
+            osts = self.statfs_of(self.mount.osts(), self.ctx.now() + STATFS_TIMEOUT, Away::WaitedFor).await;
+        }
+        if let Some(why) = none_replied(&osts) {
+            return Err(why);
+        }
         let mut sum = sum_of(osts.iter().filter_map(|(_, reply)| reply.as_ref().ok()));
         let objects_free = core::mem::take(&mut sum.files_free);
         sum.files_used = 0;
@@ -50,9 +64,9 @@ impl Client {
             return Err(Errno::ENOTCONN);
         }
         let deadline = self.ctx.now() + STATFS_TIMEOUT;
-        let mut first = pin!(self.statfs_of(mdts, deadline));
+        let mut first = pin!(self.statfs_of(mdts, deadline, Away::Omitted));
         let replied = self.ctx.timeout(self.ctx.now() + MDT_FIRST, first.as_mut()).await;
-        let osts = self.statfs_of(self.mount.osts(), deadline).await;
+        let osts = self.statfs_of(self.mount.osts(), deadline, Away::Omitted).await;
         let mut all = match replied {
             Some(replied) => replied,
             None => first.await,
@@ -65,12 +79,13 @@ impl Client {
         &self,
         targets: Vec<Rc<Target>>,
         deadline: Instant,
+        away: Away,
     ) -> Vec<(String, Result<StatfsReply, Failure>)> {
         let ask = |target: Rc<Target>| async move {
             if !target.peer.with_import(|import| import.is_active()) {
                 return (target.name.clone(), Err(Failure::ENODATA));
             }
-            if !target.peer.is_connected() {
+            if away == Away::Omitted && !target.peer.is_connected() {
                 return (target.name.clone(), Err(Failure::ENOTCONN));
             }
             let (promise, reply) = self.ctx.promise();
@@ -81,6 +96,12 @@ impl Client {
         };
         join_all(targets.into_iter().map(ask)).await
     }
+}
+
+/// Why none of these targets has replied, if one of them should have: ENODATA is the administrator's wish.
+fn none_replied(targets: &[(String, Result<StatfsReply, Failure>)]) -> Option<Failure> {
+    let failures = targets.iter().map(|(_, reply)| reply.err()).collect::<Option<Vec<_>>>()?;
+    failures.into_iter().find(|&why| why != Failure::ENODATA)
 }
 
 /// Adds up targets, each device once.

@@ -361,7 +361,10 @@ fn shrink(
         }
         freed
     };
-    if freed > 0 || last_checksum.is_some() {
+    // Also of an earlier truncate whose reclaim is due: it cuts the blob to the new size, under a lock from `ReclaimRow::from`
+    // on, and not before this change is durable.
+    let is_due = tx.get(table::RECLAIM, &object_key(object)).is_some();
+    if freed > 0 || last_checksum.is_some() || is_due {
         objects.release_blocks(tx, object, block_floor(size))?;
     }
     Ok(freed)

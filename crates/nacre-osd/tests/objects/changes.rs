@@ -64,6 +64,41 @@ fn a_truncate_or_destroy_touches_the_blob_only_when_it_is_durable() {
     assert_eq!(lost.read(object(1), 0, 100).expect("reads").1, [[0; 10].as_slice(), &[9; 5]].concat());
 }
 
+/// The second truncate releases nothing, but the blob is cut to its size when the first one is reclaimed.
+#[test]
+fn a_blob_is_cut_neither_under_a_write_nor_early_after_a_second_truncate_into_a_hole() {
+    let id = object(1);
+    let cut_twice = |t: &mut Target| {
+        t.write(id, 0, vec![5; 100]).expect("writes");
+        t.write(id, 300_000, vec![5; 8000]).expect("writes");
+        t.truncate(id, 170_000).expect("truncates");
+        t.sync(id).expect("syncs");
+    };
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    cut_twice(&mut t);
+    t.truncate(id, 60_000).expect("truncates");
+    let row = t.run(move |o| async move {
+        let data = vec![Bytes::from(vec![7; 20_000])];
+        let (prepared, ()) = o.prepare_write(id, 60_000, data, WriteTo::Cache, &at_any_time).await?;
+        // Time enough for the reclaim.
+        o.osd().ctx().sleep(std::time::Duration::from_secs(2)).await;
+        commit(&o, prepared, stamp(1)).await
+    });
+    assert_eq!(row.expect("writes").size, 80_000);
+    t.settle();
+    let expected = [vec![5; 100], vec![0; 59_900], vec![7; 20_000]].concat();
+    assert_eq!(t.read(id, 0, 200_000).expect("reads").1, expected);
+    // The second truncate is lost.
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    cut_twice(&mut t);
+    t.device.barrier();
+    t.truncate(id, 60_000).expect("truncates");
+    assert!(t.blob_len(id).expect("is there") >= 170_000);
+    let mut t = t.kill();
+    let expected = [vec![5; 100], vec![0; 169_900]].concat();
+    assert_eq!(t.read(id, 0, 200_000).expect("reads").1, expected);
+}
+
 #[test]
 fn sizes_up_to_the_last_byte_of_an_offset_work() {
     let mut t = Target::format(&CrashDevice::new(u64::MAX));

@@ -108,7 +108,7 @@ fn a_lock_is_returned_after_the_kernel_has_forgotten() {
     let (cancel, forget) = ("MDT0000 CancelInodeLocks", "MDT0000 Readlink");
     assert_eq!(bed.log(), [cancel, forget, cancel]);
     let name = bytes::Bytes::from_static(b"f");
-    assert_eq!(asked.take(), [Stale::Name { parent: Fid::ROOT, name }]);
+    assert_eq!(asked.take(), [Stale::Name { parent: Fid::ROOT, name, child: Some(fid) }]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::abi::{InHeader, op};
 use crate::holders::{Looks, changes};
 use crate::kernel_cache::listings::Listings;
 use crate::kernel_cache::{Grant, KernelDoor, KernelEvent, Order, Surroundings};
+use crate::left_names::LeftNames;
 use crate::moved::Moved;
 use crate::name_locks::NameLocks;
 use crate::ops::Ops;
@@ -151,6 +152,9 @@ impl<O: Ops> Door<O> {
     pub(crate) fn moved(&self) -> RefMut<'_, Moved> {
         self.moved.borrow_mut()
     }
+    pub(crate) fn left_names(&self) -> RefMut<'_, LeftNames> {
+        self.kernel.left_names()
+    }
     /// A time of modification that makes the kernel drop the pages of a file.
     pub(crate) fn other_time(&self, real: Timestamp) -> Timestamp {
         self.other_times.instead_of(real)
@@ -271,9 +275,22 @@ impl<O: Ops> Door<O> {
     fn stale_after(&self, request: &FuseRequest) -> Vec<Stale> {
         match request.opcode() {
             opcode if request.has_stand_in() && changes(opcode) => vec![Stale::All],
-            op::RENAME | op::RENAME2 | op::RMDIR => self.moved().with_stand_ins().map(Stale::Inode).collect(),
+            op::RENAME | op::RENAME2 | op::RMDIR => {
+                let directories = self.moved().with_stand_ins().collect::<Vec<_>>();
+                directories.into_iter().chain(self.files_with_stand_ins(request)).map(Stale::Inode).collect()
+            }
+            op::UNLINK => self.files_with_stand_ins(request).map(Stale::Inode).collect(),
             _ => Vec::new(),
         }
+    }
+    /// The files that the kernel has under the names of this request by other numbers (`left_names.rs`).
+    fn files_with_stand_ins(&self, request: &FuseRequest) -> impl Iterator<Item = Fid> {
+        let mut left = self.left_names();
+        request
+            .changed_names()
+            .into_iter()
+            .flatten()
+            .filter_map(move |(parent, name)| left.changes(parent, name))
     }
 
     pub(crate) fn reply(&self, request: &FuseRequest, reply: Reply) {

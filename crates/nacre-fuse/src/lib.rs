@@ -29,6 +29,7 @@ mod interrupt;
 mod island;
 mod kernel_cache;
 mod kernel_options;
+mod left_names;
 mod mount;
 mod moved;
 mod name_locks;

@@ -84,6 +84,13 @@ impl Body {
         };
         Self::of(&out).under(grant, Places::Attr(FIRST))
     }
+    /// Whether it is the reply to a LOOKUP whose name the kernel may use again.
+    pub(crate) fn has_valid_name(&self) -> bool {
+        self.head
+            .get(OutHeader::BYTES..)
+            .and_then(|mut out| EntryOut::take(&mut out).ok())
+            .is_some_and(|out| out.entry_valid != 0 || out.entry_valid_nsec != 0)
+    }
     /// Whether it is the reply to a LOOKUP that found nothing.
     pub(crate) fn is_no_entry(&self) -> bool {
         self.head.get(OutHeader::BYTES..OutHeader::BYTES + 8).is_some_and(|nodeid| nodeid == [0; 8])

@@ -7,6 +7,7 @@
 use crate::abi::{self, Field, InHeader, Short, op};
 use crate::caller;
 use crate::device::Channel;
+use crate::left_names::is_stand_in_of_file;
 use crate::moved::Moved;
 use crate::reply::{Body, FuseReply};
 use crate::uring::hub::Ticket;
@@ -104,6 +105,17 @@ impl FuseRequest {
             _ => None,
         }
     }
+    /// The names that a removal or rename changes.
+    pub(crate) fn changed_names(&self) -> [Option<(Fid, &[u8])>; 2] {
+        let mut args = self.args();
+        let newdir = match self.opcode() {
+            op::RENAME => args.take().map(|abi::RenameIn { newdir }| newdir),
+            op::RENAME2 => args.take().map(|abi::Rename2In { newdir, .. }| newdir),
+            _ => Ok(0),
+        };
+        let mut named = |dir: Result<u64, Errno>| Some((fid_of(dir.ok()?).ok()?, args.name().ok()?));
+        [named(Ok(self.header.nodeid)), named(newdir)]
+    }
     /// The nodes that the kernel forgets, and how many replies that have shown each of them it forgets.
     pub(crate) fn forgotten(&self) -> Vec<(u64, u64)> {
         let mut args = self.args();
@@ -126,7 +138,7 @@ impl FuseRequest {
     /// The inode of the request.
     ///
     /// # Errors
-    /// ESTALE for a number that no FID has (a foreign handle passed to open_by_handle_at).
+    /// ESTALE for a number that no FID has (a foreign handle passed to open_by_handle_at), and for the stand-in of a file.
     pub fn fid(&self) -> Result<Fid, Errno> {
         fid_of(self.header.nodeid)
     }
@@ -252,7 +264,7 @@ impl<'a> Args<'a> {
 /// The FID behind a node number of the kernel.
 pub(crate) fn fid_of(nodeid: u64) -> Result<Fid, Errno> {
     let fid = Fid::from_ino(nodeid);
-    if fid.is_valid() { Ok(fid) } else { Err(Errno::ESTALE) }
+    if fid.is_valid() && !is_stand_in_of_file(nodeid) { Ok(fid) } else { Err(Errno::ESTALE) }
 }
 
 #[cfg(test)]

@@ -169,6 +169,41 @@ fn an_access_control_list_counts_for_every_name_on_every_mount_at_once() {
 }
 
 /// The kernel serves a listing that it has, while what it was told of the inodes is valid; both mounts change it in between.
+/// The kernel does nothing, with success, if it finds one inode under both names of a rename.
+#[test]
+fn one_of_two_mounts_that_rename_a_file_to_the_same_name_succeeds() {
+    const ROUNDS: usize = 400;
+    let Some(p) = Pair::new() else { return };
+    for dir in ["new", "taken"] {
+        fs::create_dir(p.a(dir)).unwrap();
+    }
+    for round in 0..ROUNDS {
+        let (from, to) = (format!("new/{round}"), format!("taken/{round}"));
+        let makers = [p.a(&from), p.b(&from)];
+        fs::write(&makers[round % 2], from.as_bytes()).unwrap();
+        let begin = std::sync::Barrier::new(2);
+        let take = |from: PathBuf, to: PathBuf| {
+            begin.wait();
+            fs::rename(from, to).map_err(|error| error.kind())
+        };
+        let results = std::thread::scope(|scope| {
+            let a = scope.spawn(|| take(p.a(&from), p.a(&to)));
+            let b = scope.spawn(|| take(p.b(&from), p.b(&to)));
+            [a.join().unwrap(), b.join().unwrap()]
+        });
+        let missed = results.iter().find_map(|result| result.err());
+        assert!(results.iter().any(Result::is_ok), "round {round}: {results:?}");
+        assert_eq!(missed, Some(std::io::ErrorKind::NotFound), "round {round}");
+        for to in [p.a(&to), p.b(&to)] {
+            assert_eq!(fs::read(&to).unwrap(), from.as_bytes());
+        }
+        fs::set_permissions([p.a(&to), p.b(&to)][round % 2].as_path(), Permissions::from_mode(0o640))
+            .unwrap();
+        assert_eq!(fs::metadata(p.a(&to)).unwrap().mode() & 0o777, 0o640);
+        fs::remove_file([p.a(&to), p.b(&to)][round / 2 % 2].as_path()).unwrap();
+    }
+}
+
 #[test]
 fn a_warm_listing_costs_no_request_for_names() {
     let Some(p) = Pair::new() else { return };

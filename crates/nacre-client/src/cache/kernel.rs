@@ -21,6 +21,8 @@ pub enum Stale {
         parent: Fid,
         /// The name in it.
         name: Bytes,
+        /// The inode to which it led. `None`: to none, or it is not known.
+        child: Option<Fid>,
     },
     /// The mode, owner or access control list of the inode to which a name leads, which it still does. The kernel compares a
     /// caller with the owner that it remembers, without asking for the attributes, but it renews them with the name.

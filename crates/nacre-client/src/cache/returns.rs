@@ -113,7 +113,7 @@ impl Returns {
     /// Whether the kernel is being told to forget this name, or will be.
     pub(super) fn forgets(&self, parent: Fid, name: &[u8]) -> bool {
         let is_this = |stale: &Stale| match stale {
-            Stale::Name { parent: of, name: known } | Stale::Permissions { parent: of, name: known } => {
+            Stale::Name { parent: of, name: known, .. } | Stale::Permissions { parent: of, name: known } => {
                 *of == parent && known == name
             }
             Stale::All => true,
@@ -130,7 +130,7 @@ impl Returns {
     pub(crate) fn take(&self) -> Option<DueReturns> {
         let due = core::mem::take(&mut *self.due.borrow_mut());
         let name = |stale: &Stale| match stale {
-            Stale::Name { parent, name } | Stale::Permissions { parent, name } => {
+            Stale::Name { parent, name, .. } | Stale::Permissions { parent, name } => {
                 Some((*parent, name.clone()))
             }
             Stale::Inode(_) | Stale::Acls(_) | Stale::Pages(_) | Stale::Listing(_) | Stale::All => None,

@@ -435,7 +435,7 @@ impl Tables {
         let is_noted =
             until.is_some_and(|until| until <= self.now || self.entries.kernel_moves(*parent, name, until));
         if !is_noted {
-            stale.push(Stale::Name { parent: *parent, name: name.clone() });
+            stale.push(Stale::Name { parent: *parent, name: name.clone(), child: None });
         }
     }
     fn has_one_name(&self, fid: Fid) -> bool {
@@ -519,7 +519,7 @@ impl Tables {
                 self.inodes.remove_name(child, parent, &name);
             }
             if in_kernel {
-                stale.push(Stale::Name { parent, name });
+                stale.push(Stale::Name { parent, name, child });
             }
         }
     }

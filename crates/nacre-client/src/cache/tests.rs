@@ -145,6 +145,11 @@ impl Bed {
     }
 }
 
+/// What the kernel is told of a name that led to `child`.
+fn gone(name: &'static [u8], child: Option<Fid>) -> Stale {
+    Stale::Name { parent: DIR, name: bytes::Bytes::from_static(name), child }
+}
+
 #[test]
 fn names_and_attributes_are_served_until_a_callback_ends_their_bits() {
     let bed = Bed::new();
@@ -419,11 +424,10 @@ fn what_the_kernel_was_given_and_may_still_use_is_told_when_its_lock_ends() {
     bed.not_found(b"b", 5, 3);
     assert!(bed.cache.give_name(DIR, b"a", until) && bed.cache.give_attrs(fid(1), until));
     assert!(bed.cache.give_name(DIR, b"b", until) && !bed.cache.give_name(DIR, b"never seen", until));
-    let name = |name: &'static [u8]| Stale::Name { parent: DIR, name: bytes::Bytes::from_static(name) };
     bed.revoke(DIR, InodeBits::UPDATE, 10);
-    assert_eq!(bed.stale(), [name(b"b")], "the other name is still valid under LOOKUP");
+    assert_eq!(bed.stale(), [gone(b"b", None)], "the other name is still valid under LOOKUP");
     bed.revoke(fid(1), InodeBits::ALL, 11);
-    assert_eq!(bed.stale(), [Stale::Inode(fid(1)), name(b"a")]);
+    assert_eq!(bed.stale(), [Stale::Inode(fid(1)), gone(b"a", Some(fid(1)))]);
     bed.found(b"a", &file(1, 1), 9, 12);
     bed.cache.give_name(DIR, b"a", until);
     bed.cache.give_attrs(fid(1), until);
@@ -431,7 +435,7 @@ fn what_the_kernel_was_given_and_may_still_use_is_told_when_its_lock_ends() {
     bed.revoke(fid(1), InodeBits::ALL, 20);
     bed.revoke(DIR, InodeBits::ALL, 21);
     let late = "it may have taken over the reply late";
-    assert_eq!(bed.stale(), [Stale::Inode(fid(1)), name(b"a")], "{late}");
+    assert_eq!(bed.stale(), [Stale::Inode(fid(1)), gone(b"a", Some(fid(1)))], "{late}");
     bed.found(b"a", &file(1, 1), 12, 30);
     let until = Instant(114_000_000_000);
     assert!(bed.cache.give_name(DIR, b"a", until) && bed.cache.give_attrs(fid(1), until));
@@ -489,7 +493,6 @@ fn the_kernel_takes_the_validity_of_a_name_along_in_an_own_rename() {
     let bed = Bed::new();
     bed.at(100);
     let until = Instant(106_000_000_000);
-    let name = |name: &'static [u8]| Stale::Name { parent: DIR, name: bytes::Bytes::from_static(name) };
     bed.found(b"a", &file(1, 1), 5, 1);
     bed.not_found(b"b", 5, 3);
     assert!(bed.cache.give_name(DIR, b"a", until));
@@ -497,12 +500,12 @@ fn the_kernel_takes_the_validity_of_a_name_along_in_an_own_rename() {
     assert_eq!(bed.stale(), []);
     bed.revoke(fid(1), InodeBits::ALL, 10);
     bed.revoke(DIR, InodeBits::ALL, 11);
-    assert!(bed.stale().contains(&name(b"b")), "the kernel has it under the new name");
+    assert!(bed.stale().contains(&gone(b"b", Some(fid(1)))), "the kernel has it under the new name");
     // The new name is not known here.
     bed.found(b"x", &file(2, 2), 7, 12);
     assert!(bed.cache.give_name(DIR, b"x", until));
     bed.changed(bed.changing(&[b"x", b"unknown"]), 8, NameEffect::Moved, alloc::vec![file(2, 2)]);
-    assert_eq!((bed.find(b"unknown"), bed.stale()), (None, alloc::vec![name(b"unknown")]));
+    assert_eq!((bed.find(b"unknown"), bed.stale()), (None, alloc::vec![gone(b"unknown", None)]));
     // The kernel exchanges its entries too.
     bed.found(b"c", &file(3, 1), 8, 14);
     bed.found(b"d", &file(4, 1), 8, 16);
@@ -513,14 +516,13 @@ fn the_kernel_takes_the_validity_of_a_name_along_in_an_own_rename() {
     bed.revoke(DIR, InodeBits::UPDATE, 20);
     bed.revoke(fid(3), InodeBits::ALL, 21);
     bed.revoke(fid(4), InodeBits::ALL, 22);
-    assert!(bed.stale().contains(&name(b"c")));
+    assert!(bed.stale().contains(&gone(b"c", Some(fid(4)))));
 }
 
 #[test]
 fn a_name_that_the_kernel_is_told_to_forget_may_still_move_in_an_own_rename() {
     let bed = Bed::new();
     bed.at(100);
-    let name = |name: &'static [u8]| Stale::Name { parent: DIR, name: bytes::Bytes::from_static(name) };
     let given_and_lost = |number: u64| {
         bed.found(b"a", &file(1, 1), number, number);
         assert!(bed.cache.give_name(DIR, b"a", Instant(106_000_000_000)));
@@ -535,11 +537,11 @@ fn a_name_that_the_kernel_is_told_to_forget_may_still_move_in_an_own_rename() {
     };
     given_and_lost(10);
     rename(20);
-    assert!(bed.stale().contains(&name(b"b")), "the notification is still to be sent");
+    assert!(bed.stale().contains(&gone(b"b", None)), "the notification is still to be sent");
     given_and_lost(30);
     assert!(bed.cache.returns().take().is_some());
     rename(40);
-    assert_eq!(bed.stale(), [name(b"b")], "it has been sent");
+    assert_eq!(bed.stale(), [gone(b"b", None)], "it has been sent");
     given_and_lost(50);
     while bed.cache.returns().take().is_some() {}
     rename(60);

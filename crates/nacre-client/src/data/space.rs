@@ -37,7 +37,8 @@ impl Client {
         self.root_mdt().await?;
         let mdts = self.mount.mdts();
         let inodes = join_all(mdts.iter().map(|mdt| mdt.call(&Statfs {}))).await;
-        let mut osts = self.statfs_of(self.mount.osts(), self.ctx.now() + STATFS_TIMEOUT, Away::Omitted).await;
+        let mut osts =
+            self.statfs_of(self.mount.osts(), self.ctx.now() + STATFS_TIMEOUT, Away::Omitted).await;
         if none_replied(&osts).is_some() {
             osts = self.statfs_of(self.mount.osts(), self.ctx.now() + STATFS_TIMEOUT, Away::WaitedFor).await;
         }

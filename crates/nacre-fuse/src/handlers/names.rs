@@ -30,7 +30,13 @@ pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
         name => checked(name)?,
     };
     match look_up(&door, &request, fid, name).await {
-        Ok(entry) => Ok(named(&door, &request, name, &entry)),
+        Ok(entry) => match stand_in_of_file(&door, &request, (fid, name), &entry) {
+            Some(node) => {
+                door.moved().is_no_directory((request.node(), name));
+                Ok(Body::stand_in(&entry, node))
+            }
+            None => Ok(found(&door, &request, (fid, name), &entry)),
+        },
         Err(Errno::ENOENT) => {
             door.moved().is_no_directory((request.node(), name));
             match door.ops.negative_validity(fid, name) {
@@ -86,6 +92,39 @@ async fn look_up<O: Ops>(
         }
     }
     Ok(entry)
+}
+
+/// The node number for a file that a call of the kernel may have found under another name before (`left_names.rs`).
+fn stand_in_of_file<O: Ops>(
+    door: &Door<O>,
+    request: &FuseRequest,
+    (parent, name): (Fid, &[u8]),
+    entry: &ResolvedInode,
+) -> Option<u64> {
+    if entry.attr.is_dir()
+        || entry.attr.nlink > 1
+        || door.moved().walks().second(request.header.pid).is_some()
+    {
+        return None;
+    }
+    let mut left = door.left_names();
+    let place = left.place(parent, name);
+    left.stand_in(entry.attr.fid, place, request.header.pid, door.ctx.now())
+}
+/// The reply to a LOOKUP.
+fn found<O: Ops>(
+    door: &Door<O>,
+    request: &FuseRequest,
+    (parent, name): (Fid, &[u8]),
+    entry: &ResolvedInode,
+) -> Body {
+    let body = named(door, request, name, entry);
+    if !entry.attr.is_dir() && !body.has_valid_name() {
+        let mut left = door.left_names();
+        let place = left.place(parent, name);
+        left.add(entry.attr.fid, place, Some(request.header.pid), door.ctx.now());
+    }
+    body
 }
 
 /// The reply that shows an inode under a name in the directory of the request.
@@ -247,6 +286,7 @@ async fn move_name<O: Ops>(
     door.ops.rename(from, to, flags, request.caller(0)).await?;
     let exchanged = flags & nacre_wire::mdt::rename_flags::EXCHANGE != 0;
     door.moved().renamed((request.node(), old), (newdir, new), exchanged);
+    door.left_names().renamed(from.0, from.1);
     door.kernel_moves(newdir, new);
     if exchanged {
         door.kernel_moves(request.node(), old);

@@ -38,6 +38,7 @@ mod tests;
 use self::expire::Moves;
 use self::inodes::Inodes;
 use crate::gate::{Counted, Gate, Places, Terms};
+use crate::left_names::LeftNames;
 use crate::moved::Forgotten;
 use crate::notify::{Batch, HAS_NEIGHBOURS, NO_NAME, Notification, Notifier};
 use crate::pages::{Range, all_but};
@@ -46,7 +47,7 @@ use bytes::Bytes;
 use nacre_client::{KernelCache, Stale, Validity};
 use nacre_node::{Awaited, Ctx, Promise, WaitList};
 use nacre_types::{Fid, Instant, SeededHash};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -207,6 +208,7 @@ struct State {
     names_expired: WaitList,
     moves: RefCell<Moves>,
     unsettled: RefCell<Unsettled>,
+    left_names: RefCell<LeftNames>,
     /// Inodes whose attributes are being forgotten: they are in `inodes` no more, and the kernel may still use them.
     forgetting: RefCell<BTreeMap<u64, Vec<Fid>>>,
     orders: RefCell<BTreeMap<u64, Promise<Written>>>,
@@ -220,6 +222,14 @@ pub(crate) struct KernelDoor(Rc<State>);
 impl KernelCache for KernelDoor {
     fn forget(&self, stale: Vec<Stale>) -> Pin<Box<dyn Future<Output = ()>>> {
         let (state, generation) = (self.0.clone(), self.next_generation());
+        let now = state.ctx.now();
+        for stale in &stale {
+            if let Stale::Name { parent, name, child: Some(child) } = stale {
+                let mut left = state.left_names.borrow_mut();
+                let place = left.place(*parent, name);
+                left.add(*child, place, None, now);
+            }
+        }
         Box::pin(async move {
             let pages: Vec<Fid> = stale.iter().filter_map(Stale::pages).collect();
             state.forget(stale, generation, false).await;
@@ -242,6 +252,7 @@ impl KernelDoor {
             names_expired: ctx.wait_list(),
             moves: RefCell::default(),
             unsettled: RefCell::default(),
+            left_names: RefCell::new(LeftNames::new(SeededHash::new(ctx.random()))),
             forgetting: RefCell::default(),
             orders: RefCell::default(),
             next_order: Cell::new(0),
@@ -276,6 +287,9 @@ impl KernelDoor {
                 self.0.ctx.spawn(async move { state.expire_names(generation).await });
             }
         }
+    }
+    pub(crate) fn left_names(&self) -> RefMut<'_, LeftNames> {
+        self.0.left_names.borrow_mut()
     }
     /// A thread has made a request.
     pub(crate) fn settle(&self, pid: u32) {
@@ -410,7 +424,7 @@ impl State {
                     }
                 }
                 Stale::Acls(fid) => prompt.push(Notification::InvalInode { fid, pages: None }),
-                Stale::Name { parent, name } if link.has_epoch => names.gone.push((parent, name)),
+                Stale::Name { parent, name, .. } if link.has_epoch => names.gone.push((parent, name)),
                 Stale::Permissions { parent, name } if link.has_epoch => names.expiring.push((parent, name)),
                 // Names had no validity; `forget_pages` follows.
                 Stale::Name { .. } | Stale::Permissions { .. } | Stale::Pages(_) | Stale::Listing(_) => {}

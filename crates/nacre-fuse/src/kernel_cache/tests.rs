@@ -108,7 +108,7 @@ fn attributes_of_a_new_inode_are_forgotten_again_behind_the_callers_lock() {
     // A listing brings any inode and name.
     w.reply(7, Some(fid(9)), &[fid(1), fid(2)]);
     w.around.locked.set(true);
-    w.forget(vec![Stale::Inode(fid(2)), Stale::Name { parent: fid(9), name: "x".into() }]);
+    w.forget(vec![Stale::Inode(fid(2)), Stale::Name { parent: fid(9), name: "x".into(), child: None }]);
     let epoch = Notification::IncEpoch;
     assert_eq!(
         w.run(0, true),
@@ -223,7 +223,7 @@ fn a_directory_is_forgotten_once_for_all_replies_from_before() {
 #[test]
 fn an_epoch_follows_a_name_that_waits_in_the_kernel_but_not_a_busy_notifier() {
     let mut w = World::new();
-    let name = || Stale::Name { parent: fid(9), name: "x".into() };
+    let name = || Stale::Name { parent: fid(9), name: "x".into(), child: None };
     w.forget(vec![name()]);
     assert!(w.run(0, false).is_empty(), "no name is valid");
     w.reply(7, None, &[fid(9)]);
@@ -302,7 +302,7 @@ fn names_expire_when_a_neighbour_comes() {
     // An epoch that would detach the neighbour waits.
     w.have_neighbours(true);
     w.around.locked.set(true);
-    w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
+    w.forget(vec![Stale::Name { parent: fid(9), name: "x".into(), child: None }]);
     assert_eq!(w.run(0, false), [vec![Notification::IncEpoch]]);
     w.kernel.event(KernelEvent::Neighbours);
     let at_a_time = expire::EXPIRING_ORDERS * expire::EXPIRING_NAMES;
@@ -316,7 +316,7 @@ fn names_expire_when_a_neighbour_comes() {
     }
     assert_eq!(w.run(0, true).concat().len(), 1000 - at_a_time);
     assert_eq!(w.ctx.live_tasks(), 0, "no name is valid any more");
-    w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
+    w.forget(vec![Stale::Name { parent: fid(9), name: "x".into(), child: None }]);
     assert!(w.run(0, false).is_empty());
 }
 
@@ -349,7 +349,7 @@ fn names_expire_again_where_a_caller_may_bring_them_back() {
             again.iter().all(|n| matches!(n, Notification::ExpireEntry { parent, .. } if *parent == fid(1)))
         );
         assert_eq!(w.ctx.live_tasks(), 0);
-        w.forget(vec![Stale::Name { parent: fid(1), name: "x".into() }]);
+        w.forget(vec![Stale::Name { parent: fid(1), name: "x".into(), child: None }]);
         assert!(w.run(0, false).is_empty());
     }
 }
@@ -369,7 +369,7 @@ fn a_name_to_which_an_entry_moves_meanwhile_expires_too() {
     w.kernel.event(KernelEvent::Written { number: 1, result: Written::Done });
     assert_eq!(w.run(0, true), [vec![expired(4)]]);
     assert_eq!(w.ctx.live_tasks(), 0);
-    w.forget(vec![Stale::Name { parent: fid(4), name: "x".into() }]);
+    w.forget(vec![Stale::Name { parent: fid(4), name: "x".into(), child: None }]);
     assert!(w.run(0, false).is_empty(), "no name is valid any more");
 }
 
@@ -403,7 +403,7 @@ fn names_that_are_given_while_others_expire_are_valid() {
     assert!(grant.terms(Places::None).is_some());
     w.kernel.event(KernelEvent::Written { number: 0, result: Written::Done });
     assert!(w.run(0, true).is_empty());
-    w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
+    w.forget(vec![Stale::Name { parent: fid(9), name: "x".into(), child: None }]);
     assert_eq!(w.run(0, true).len(), 1);
     assert_eq!(w.ctx.live_tasks(), 0);
 }
@@ -413,7 +413,7 @@ fn a_changed_name_that_could_not_be_made_to_expire_is_not_forgotten_when_the_nei
     let mut w = World::new();
     w.reply(7, None, &[fid(9)]);
     w.have_neighbours(true);
-    w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
+    w.forget(vec![Stale::Name { parent: fid(9), name: "x".into(), child: None }]);
     assert_eq!(w.run(0, false).len(), 1);
     w.kernel.event(KernelEvent::Written { number: 0, result: Written::LeftOut });
     assert_eq!(w.run(0, false), [vec![expired(9)]]);
@@ -431,7 +431,7 @@ fn a_name_that_changes_while_there_are_neighbours_expires() {
         w.reply(7, None, &[fid(9)]);
         w.have_neighbours(true);
         w.around.locked.set(locked);
-        w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
+        w.forget(vec![Stale::Name { parent: fid(9), name: "x".into(), child: None }]);
         assert_eq!(w.run(0, false).len(), 1);
         let number = if locked { 2 } else { 0 };
         w.kernel.event(KernelEvent::Written { number, result: Written::LeftOut });

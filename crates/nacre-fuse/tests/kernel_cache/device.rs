@@ -30,7 +30,7 @@ fn caching(validity: Duration) -> Option<Served> {
 }
 
 fn name(parent: Fid, name: &str) -> Stale {
-    Stale::Name { parent, name: name.to_owned().into() }
+    Stale::Name { parent, name: name.to_owned().into(), child: None }
 }
 
 #[test]

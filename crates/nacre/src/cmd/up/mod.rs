@@ -175,10 +175,14 @@ fn check_before_anything_is_made(args: &UpArgs, mount: &Path) -> Result<()> {
 }
 
 /// Waits for the end of a process that was unmounted from `mount` a moment ago and stops its targets, which are often those
-/// of this command; a process that is mounted there is an error.
+/// of this command; a process that is mounted there is an error, unless it was just killed.
 fn wait_if_stopping(other: &ProcessEntry, mount: &Path) -> Result<()> {
     const STOP_MAX: Duration = Duration::from_secs(30);
+    const KILL_MAX: Duration = Duration::from_millis(500);
     if nacre_fuse::mounted_type(mount).is_some() {
+        if other.ends_within(KILL_MAX)? {
+            return Ok(());
+        }
         let stop = if other.kind == ProcessKind::Mount { "umount" } else { "down" };
         bail!(
             "{} is mounted already, by process {}\nhint: nacre {stop} {0} stops it; or name another mount point",

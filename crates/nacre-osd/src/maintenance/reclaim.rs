@@ -10,8 +10,8 @@ use crate::error::OsdError;
 use crate::object::checksum::BLOCK_BYTES;
 use crate::object::objects::Objects;
 use crate::object::rows::{
-    BLOCKS_PER_REGION, REGION_BYTES, ReclaimRow, block_ceil, block_key, decode_block, decode_reclaim,
-    object_key, object_of_key, region_of_key,
+    BLOCKS_PER_REGION, REGION_BYTES, ReclaimRow, block_ceil, block_floor, block_key, decode_block,
+    decode_reclaim, object_key, object_of_key, region_of_key,
 };
 use crate::table;
 use crate::table::pages::Page;
@@ -234,14 +234,23 @@ impl Objects {
 
     /// Truncates one blob now, and requests the commit that this depends on. Does nothing without a RECLAIM row.
     pub(crate) async fn reclaim_object(&self, object: ObjectId) -> Result<(), OsdError> {
+        let mut locked_from = u64::MAX;
         loop {
             let Some(row) = self.reclaim_row(object).await? else { return Ok(()) };
             self.osd().commit(Transno(row.transno)).await?;
-            let _guard = self.locks().lock(object, Extent::new(row.from, u64::MAX), true).await;
+            locked_from = locked_from.min(row.from);
+            let _guard = self.locks().lock(object, Extent::new(locked_from, u64::MAX), true).await;
             if self.reclaim_row(object).await? != Some(row) {
                 continue;
             }
-            match self.row(object).await? {
+            let state = self.row(object).await?;
+            // What a failed write has released may be far behind the end, to which the blob is cut.
+            let end = state.as_ref().map_or(u64::MAX, |state| block_floor(state.size));
+            if end < locked_from {
+                locked_from = end;
+                continue;
+            }
+            match state {
                 None => {
                     self.io(StoreOp::Delete { file: FileId::Blob(object) }).await?;
                     // The row is deleted only when the blob cannot reappear.

@@ -100,6 +100,29 @@ fn a_blob_is_cut_neither_under_a_write_nor_early_after_a_second_truncate_into_a_
 }
 
 #[test]
+fn a_write_that_is_given_up_far_behind_the_end_cuts_no_other() {
+    let id = object(1);
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    t.write(id, 0, vec![5; 4096]).expect("writes");
+    let row = t.run(move |o| async move {
+        let write = async |offset: u64| {
+            let data = vec![Bytes::from(vec![7; 20_000])];
+            o.prepare_write::<_, OsdError>(id, offset, data, WriteTo::Cache, &at_any_time).await
+        };
+        drop(write(1_000_000).await?);
+        let (prepared, ()) = write(60_000).await?;
+        let ctx = o.osd().ctx().clone();
+        ctx.sleep(std::time::Duration::from_millis(10)).await;
+        assert!(o.free_pending(ctx.now() + std::time::Duration::from_secs(2)).await?, "it was released");
+        commit(&o, prepared, stamp(1)).await
+    });
+    assert_eq!(row.expect("writes").size, 80_000);
+    t.settle();
+    let expected = [vec![5; 4096], vec![0; 55_904], vec![7; 20_000]].concat();
+    assert_eq!(t.read(id, 0, 200_000).expect("reads").1, expected);
+}
+
+#[test]
 fn sizes_up_to_the_last_byte_of_an_offset_work() {
     let mut t = Target::format(&CrashDevice::new(u64::MAX));
     let id = object(1);

@@ -142,6 +142,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-fuse", "kernel_cache", "device::several_moved_directories_are_found_in_one_call"),
     planted(
+        "two mounts that rename a file to the same name both succeed",
+        "crates/nacre-fuse/src/left_names.rs",
+        &[("left.place != place && left.until >= now && may_use(left)", "left.place == place && left.until >= now && may_use(left)")],
+    )
+    .found_by("nacre", "kernel_cache", "one_of_two_mounts_that_rename_a_file_to_the_same_name_succeeds"),
+    planted(
         "a name that expires detaches the file system that is mounted on it",
         "crates/nacre-fuse/src/notify.rs",
         &[("if is_expiry { notify::EXPIRE_ONLY } else { 0 }", "if is_expiry { 0 } else { 0 }")],

@@ -354,6 +354,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-osd", "objects", "machine_loss::a_write_into_allocated_space_does_not_bring_back_what_was_cut_off"),
     planted(
+        "a truncate that releases nothing leaves the reclaim of an earlier one as it is",
+        "crates/nacre-osd/src/object/apply.rs",
+        &[("last_checksum.is_some() || is_due {", "last_checksum.is_some() || is_due && size == 0 {")],
+    )
+    .found_by("nacre-osd", "objects", "changes::a_blob_is_cut_neither_under_a_write_nor_early_after_a_second_truncate_into_a_hole"),
+    planted(
+        "a blob is cut at its end while only blocks behind it are locked",
+        "crates/nacre-osd/src/maintenance/reclaim.rs",
+        &[("if end < locked_from {", "if end == 0 && locked_from > 0 {")],
+    )
+    .found_by("nacre-osd", "objects", "changes::a_write_that_is_given_up_far_behind_the_end_cuts_no_other"),
+    planted(
         "a write beyond the size does not wait until truncated bytes there are freed",
         "crates/nacre-osd/src/object/prepare.rs",
         &[("            if reclaim.is_some() {\n                // The bytes", "            if reclaim.is_some() && row.size == 0 {\n                // The bytes")],

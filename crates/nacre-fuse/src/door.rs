@@ -179,6 +179,10 @@ impl<O: Ops> Door<O> {
     pub(crate) async fn forget_pages(&self, fid: Fid) {
         self.kernel.forget(vec![Stale::Pages(fid)]).await;
     }
+    /// Has the kernel drop its attributes of an inode.
+    pub(crate) async fn forget_attributes(&self, fid: Fid) {
+        self.kernel.forget(vec![Stale::Inode(fid)]).await;
+    }
     /// A rename has succeeded: the kernel will move an entry to this name.
     pub(crate) fn kernel_moves(&self, node: u64, name: &[u8]) {
         self.kernel.moved(node, name);

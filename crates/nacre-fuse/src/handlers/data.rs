@@ -122,8 +122,12 @@ pub(crate) async fn fallocate<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest
     let kill_suidgid =
         if by_user { loser_of_privileges(&door, &request, OpenHandle(fh)).await? } else { None };
     let args = AllocateArgs { offset, len: length, mode, kill_suidgid };
-    door.ops.allocate(OpenHandle(fh), args).await?;
-    Ok(Body::empty())
+    let allocated = door.ops.allocate(OpenHandle(fh), args).await;
+    if allocated.is_err() {
+        // A part of it may be done; the kernel asks for the attributes again only after a success.
+        door.forget_attributes(request.fid()?).await;
+    }
+    allocated.map(|()| Body::empty())
 }
 
 /// SEEK_DATA and SEEK_HOLE: the kernel serves the others.

@@ -28,6 +28,9 @@ struct Inode {
     opens: u32,
 }
 
+/// An allocation behind this fails, after it has made a file as long as this.
+pub const ALLOCATE_MAX: usize = 8 << 20;
+
 /// The tree and what the tests turn.
 pub struct MemFs {
     ctx: Rc<Ctx>,
@@ -477,7 +480,8 @@ impl Ops for MemFs {
         let fid = self.file(handle)?;
         let mut inodes = self.inodes.borrow_mut();
         let i = inodes.get_mut(&fid).ok_or(Errno::ESTALE)?;
-        let (start, end) = (offset as usize, (offset + len) as usize);
+        let (start, asked) = (offset as usize, (offset + len) as usize);
+        let end = asked.min(ALLOCATE_MAX);
         if let AllocateMode::Space { keep_size: false } | AllocateMode::Zeros { keep_size: false } = mode {
             i.data.resize(i.data.len().max(end), 0);
             i.attr.size = i.data.len() as u64;
@@ -486,7 +490,7 @@ impl Ops for MemFs {
             let end = end.min(i.data.len());
             i.data[start.min(end)..end].fill(0);
         }
-        Ok(())
+        if asked > end { Err(Errno::ENOSPC) } else { Ok(()) }
     }
     async fn statfs(&self) -> Result<StatfsReply, Errno> {
         let (bytes_total, bytes_free, bytes_avail) = (1 << 30, 1 << 29, 1 << 28);

@@ -95,6 +95,18 @@ fn names_and_attributes_are_asked_again_once_they_are_forgotten() {
 }
 
 #[test]
+fn a_file_that_an_allocation_without_success_has_made_longer_is_seen_so() {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let Some(m) = caching(LONG) else { return };
+    let file = File::create(m.at("f")).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 0);
+    let max = common::memfs::ALLOCATE_MAX as u64;
+    let failed = fallocate(&file, FallocateFlags::empty(), 0, 2 * max);
+    assert_eq!(failed, Err(rustix::io::Errno::NOSPC));
+    assert_eq!(file.metadata().unwrap().len(), max);
+}
+
+#[test]
 fn everything_is_forgotten_at_once() {
     let Some(m) = caching(LONG) else { return };
     std::fs::write(m.at("f"), "text").unwrap();

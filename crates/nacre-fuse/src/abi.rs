@@ -192,6 +192,10 @@ pub mod op {
     pub(crate) fn changes_names(opcode: u32) -> bool {
         matches!(opcode, CREATE | MKNOD | MKDIR | SYMLINK | LINK | UNLINK | RMDIR | RENAME | RENAME2)
     }
+    /// Whether the operation asks for something that an inode has, without its data.
+    pub(crate) fn only_asks(opcode: u32) -> bool {
+        matches!(opcode, GETATTR | STATX | GETXATTR | LISTXATTR | READLINK | STATFS)
+    }
 }
 
 /// Codes of notifications.

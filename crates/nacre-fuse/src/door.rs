@@ -222,7 +222,7 @@ impl<O: Ops> Door<O> {
         self.kernel.settle(request.header.pid);
         let mut moved = self.moved.borrow_mut();
         moved.arrived(request.header.pid, request.node(), self.ctx.now());
-        request.resolve(&moved);
+        request.resolve(&moved, &self.left_names());
     }
 
     /// Handles a request: at once if nothing has to be waited for, else in a task.

@@ -6,8 +6,9 @@
 //! nothing, with success: two mounts that claim a file by renaming it would both have it.
 //!
 //! So a lookup that finds a file which a call may have found under another name before gets a *stand-in*: a node number that
-//! no inode has. The kernel takes it for another file and sends the rename, which fails if the first name is gone. Every other
-//! request for a stand-in fails with ESTALE, and the kernel walks the path once more, in which it gets the own number
+//! no inode has. The kernel takes it for another file and sends the rename, which fails if the first name is gone. Questions
+//! about a stand-in are answered, because the kernel may ask for permissions without walking the path again after an error.
+//! Every other request for it fails with ESTALE, and the kernel walks the path once more, in which it gets the own number
 //! (`walks.rs`). (Directories have stand-ins of their own, `moved.rs`.)
 //!
 //! Names are noted for [`RECENT`]: those that a lookup has found without a validity, for the thread that has looked them up, and
@@ -15,7 +16,7 @@
 //! the kernel may rightly find them twice.
 
 use nacre_types::{Fid, Instant, SeededHash};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasher as _;
 use std::time::Duration;
 
@@ -50,9 +51,15 @@ pub(crate) struct LeftNames {
     left: HashMap<Fid, Vec<Left>, SeededHash>,
     /// In the order in which they were noted.
     order: VecDeque<(Instant, Fid)>,
-    /// The inodes whose stand-ins the kernel may have at a place, and until when.
-    stand_ins: HashMap<Place, (Fid, Instant), SeededHash>,
+    /// The stand-ins that the kernel may have at a place.
+    stand_ins: HashMap<Place, StandIn, SeededHash>,
+    /// The inodes of all of these.
+    inodes: BTreeMap<u64, Fid>,
     next: u64,
+}
+struct StandIn {
+    node: u64,
+    until: Instant,
 }
 
 impl LeftNames {
@@ -87,14 +94,24 @@ impl LeftNames {
             return None;
         }
         if self.stand_ins.len() >= NOTED_MAX {
-            self.stand_ins.retain(|_, (_, until)| *until >= now);
+            let inodes = &mut self.inodes;
+            self.stand_ins
+                .retain(|_, StandIn { node, until }| *until >= now || inodes.remove(node).is_none());
         }
         if self.stand_ins.len() >= NOTED_MAX {
             return None;
         }
-        self.stand_ins.insert(place, (fid, now + RECENT));
         self.next = if STAND_INS.contains(&(self.next + 1)) { self.next + 1 } else { STAND_INS.start };
+        let stand_in = StandIn { node: self.next, until: now + RECENT };
+        if let Some(former) = self.stand_ins.insert(place, stand_in) {
+            self.inodes.remove(&former.node);
+        }
+        self.inodes.insert(self.next, fid);
         Some(self.next)
+    }
+    /// The inode behind a stand-in.
+    pub(crate) fn inode(&self, node: u64) -> Option<Fid> {
+        self.inodes.get(&node).copied()
     }
     /// An own change is about to change the name: the inode whose stand-in the kernel has there, so that it does not apply the
     /// change to the attributes of the own number.
@@ -102,7 +119,8 @@ impl LeftNames {
         if self.stand_ins.is_empty() {
             return None;
         }
-        self.stand_ins.remove(&self.place(parent, name)).map(|(fid, _)| fid)
+        let stand_in = self.stand_ins.remove(&self.place(parent, name))?;
+        self.inodes.remove(&stand_in.node)
     }
     /// The kernel has moved its entry of a file away from this name itself, so no call uses it any more.
     pub(crate) fn renamed(&mut self, parent: Fid, name: &[u8]) {
@@ -138,7 +156,8 @@ mod tests {
         assert_eq!(names.stand_in(fid(5), here, 7, at(1)), None, "this is the name");
         assert_eq!(names.stand_in(fid(6), there, 7, at(1)), None, "another file");
         let number = names.stand_in(fid(5), there, 7, at(1000)).expect("a stand-in");
-        assert_eq!(crate::request::fid_of(number), Err(nacre_types::Errno::ESTALE), "every request for it");
+        assert_eq!(crate::request::fid_of(number), Err(nacre_types::Errno::ESTALE), "a change of it");
+        assert_eq!((names.inode(number), names.inode(number + 1)), (Some(fid(5)), None));
         assert_eq!(names.stand_in(fid(5), there, 7, at(1001)), None, "no call uses it any more");
         assert_eq!(names.changes(Fid::ROOT, b"here"), None);
         assert_eq!(names.changes(Fid::ROOT, b"there"), Some(fid(5)));
@@ -168,10 +187,12 @@ mod tests {
         assert_eq!(names.stand_in(fid(1), there, 7, at(82)), None, "it was dropped");
         assert!(names.stand_in(fid(2 * NOTED_MAX as u32 - 1), there, 7, at(82)).is_some());
         for n in 0..NOTED_MAX {
-            names.stand_ins.insert(Place(n as u64), (fid(5), at(500)));
+            names.stand_ins.insert(Place(n as u64), StandIn { node: n as u64, until: at(500) });
+            names.inodes.insert(n as u64, fid(5));
         }
         assert_eq!(names.stand_in(fid(2 * NOTED_MAX as u32 - 1), there, 7, at(500)), None);
         assert!(names.stand_in(fid(2 * NOTED_MAX as u32 - 1), there, 7, at(501)).is_some());
+        assert_eq!((names.stand_ins.len(), names.inodes.len()), (1, 1), "the others are old");
         names.add(fid(1), here, None, at(5000));
         assert_eq!((names.order.len(), names.left.len()), (1, 1), "the others are old");
     }

@@ -7,7 +7,7 @@
 use crate::abi::{self, Field, InHeader, Short, op};
 use crate::caller;
 use crate::device::Channel;
-use crate::left_names::is_stand_in_of_file;
+use crate::left_names::{LeftNames, is_stand_in_of_file};
 use crate::moved::Moved;
 use crate::reply::{Body, FuseReply};
 use crate::uring::hub::Ticket;
@@ -81,8 +81,15 @@ impl FuseRequest {
     pub fn opcode(&self) -> u32 {
         self.header.opcode
     }
-    /// Replaces the number of a stand-in by that of the inode.
-    pub(crate) fn resolve(&mut self, moved: &Moved) {
+    /// Replaces the number of a stand-in by that of the inode. A file that has one can only be asked about.
+    pub(crate) fn resolve(&mut self, moved: &Moved, left: &LeftNames) {
+        if is_stand_in_of_file(self.header.nodeid)
+            && op::only_asks(self.opcode())
+            && let Some(fid) = left.inode(self.header.nodeid)
+        {
+            self.header.nodeid = fid.ino();
+            self.has_stand_in = true;
+        }
         if let Some(own) = moved.own_number(self.header.nodeid) {
             self.header.nodeid = own;
             self.has_stand_in = true;

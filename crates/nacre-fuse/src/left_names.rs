@@ -34,7 +34,7 @@ pub(crate) fn is_stand_in_of_file(nodeid: u64) -> bool {
     STAND_INS.contains(&nodeid)
 }
 
-/// A name in a directory, as a hash: a collision costs a walk.
+/// A name in a directory, as a hash: names with the same hash count as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Place(u64);
 

@@ -19,16 +19,11 @@ use nacre_wire::target::{Statfs, StatfsReply};
 
 /// How long a reply is waited for: less than `lfs df` waits for all of them.
 const STATFS_TIMEOUT: Duration = Duration::from_secs(4);
+/// How often it is looked whether an OST has returned, when all are away.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the OSTs are not asked because an MDT, which is asked before, has not replied: more than it takes to have
 /// space freed.
 const MDT_FIRST: Duration = Duration::from_millis(1500);
-
-/// What becomes of a target that is not connected.
-#[derive(Clone, Copy, PartialEq)]
-enum Away {
-    Omitted,
-    WaitedFor,
-}
 
 impl Client {
     /// Space of the file system.
@@ -37,13 +32,14 @@ impl Client {
         self.root_mdt().await?;
         let mdts = self.mount.mdts();
         let inodes = join_all(mdts.iter().map(|mdt| mdt.call(&Statfs {}))).await;
-        let mut osts =
-            self.statfs_of(self.mount.osts(), self.ctx.now() + STATFS_TIMEOUT, Away::Omitted).await;
-        if none_replied(&osts).is_some() {
-            osts = self.statfs_of(self.mount.osts(), self.ctx.now() + STATFS_TIMEOUT, Away::WaitedFor).await;
-        }
-        if let Some(why) = none_replied(&osts) {
-            return Err(why);
+        let deadline = self.ctx.now() + STATFS_TIMEOUT;
+        let mut osts = self.statfs_of(self.mount.osts(), deadline).await;
+        while are_away(&osts) {
+            if self.ctx.now() >= deadline {
+                return Err(Failure::ETIMEDOUT);
+            }
+            self.ctx.sleep(LOOK_INTERVAL).await;
+            osts = self.statfs_of(self.mount.osts(), deadline).await;
         }
         let mut sum = sum_of(osts.iter().filter_map(|(_, reply)| reply.as_ref().ok()));
         let objects_free = core::mem::take(&mut sum.files_free);
@@ -65,9 +61,9 @@ impl Client {
             return Err(Errno::ENOTCONN);
         }
         let deadline = self.ctx.now() + STATFS_TIMEOUT;
-        let mut first = pin!(self.statfs_of(mdts, deadline, Away::Omitted));
+        let mut first = pin!(self.statfs_of(mdts, deadline));
         let replied = self.ctx.timeout(self.ctx.now() + MDT_FIRST, first.as_mut()).await;
-        let osts = self.statfs_of(self.mount.osts(), deadline, Away::Omitted).await;
+        let osts = self.statfs_of(self.mount.osts(), deadline).await;
         let mut all = match replied {
             Some(replied) => replied,
             None => first.await,
@@ -80,13 +76,12 @@ impl Client {
         &self,
         targets: Vec<Rc<Target>>,
         deadline: Instant,
-        away: Away,
     ) -> Vec<(String, Result<StatfsReply, Failure>)> {
         let ask = |target: Rc<Target>| async move {
             if !target.peer.with_import(|import| import.is_active()) {
                 return (target.name.clone(), Err(Failure::ENODATA));
             }
-            if away == Away::Omitted && !target.peer.is_connected() {
+            if !target.peer.is_connected() {
                 return (target.name.clone(), Err(Failure::ENOTCONN));
             }
             let (promise, reply) = self.ctx.promise();
@@ -99,10 +94,10 @@ impl Client {
     }
 }
 
-/// Why none of these targets has replied, if one of them should have: ENODATA is the administrator's wish.
-fn none_replied(targets: &[(String, Result<StatfsReply, Failure>)]) -> Option<Failure> {
-    let failures = targets.iter().map(|(_, reply)| reply.err()).collect::<Option<Vec<_>>>()?;
-    failures.into_iter().find(|&why| why != Failure::ENODATA)
+/// Whether none of these targets has replied, and not because the administrator wants it so (ENODATA).
+fn are_away(targets: &[(String, Result<StatfsReply, Failure>)]) -> bool {
+    targets.iter().all(|(_, reply)| reply.is_err())
+        && targets.iter().any(|(_, reply)| *reply != Err(Failure::ENODATA))
 }
 
 /// Adds up targets, each device once.

@@ -52,7 +52,7 @@ impl ObjectRow {
 
 codec_struct! {
     /// The blob holds blocks from byte `from` on that no row speaks of. They may be freed once `transno`, the
-    /// change that let go of them, is durable.
+    /// change that let go of them or a later truncate, is durable.
     #[derive(Copy)]
     pub struct ReclaimRow { pub transno: u64, pub from: u64 }
 }

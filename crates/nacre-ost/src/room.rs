@@ -23,7 +23,7 @@ use core::cell::{Cell, OnceCell, RefCell};
 use core::time::Duration;
 use nacre_node::StoreSpace;
 use nacre_osd::{OsdError, Table, Tx, table};
-use nacre_target::{DeviceShare, ExportId, TargetCore};
+use nacre_target::{DeviceShare, ExportId, Request, TargetCore};
 use nacre_types::{Codec, Errno, Instant, codec_struct};
 
 pub(crate) const TABLE: Table = Table(table::OST_FIRST + 1);
@@ -46,6 +46,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const IN_VAIN: Duration = Duration::from_secs(1);
 /// They are used again only with so much free space beyond the promise.
 const PLENTY_BYTES: u64 = 1 << 30;
+/// Least interval of warnings about refused changes.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 /// Grants distort a statfs if they are more than one such part of the free space.
 const NOTABLE_PART: u64 = 16;
 
@@ -73,6 +75,8 @@ pub(crate) struct Room {
     free_when_refused: Cell<Option<u64>>,
     /// When room was last waited for without finding any.
     looked_in_vain: Cell<Option<Instant>>,
+    /// When a refused change was last logged.
+    warned: Cell<Option<Instant>>,
 }
 
 impl Room {
@@ -96,6 +100,7 @@ impl Room {
             recalls: Recalls::new(&core.ctx),
             free_when_refused: Cell::new(None),
             looked_in_vain: Cell::new(None),
+            warned: Cell::new(None),
         }))
     }
 
@@ -171,6 +176,23 @@ impl Room {
         }
         self.looked_in_vain.set(Some(self.core.ctx.now()));
         Ok(false)
+    }
+    /// A change is refused for good with ENOSPC: logs why, at most once in [`WARN_INTERVAL`].
+    pub(crate) fn warn_of_refusal(&self, refused: &Request) {
+        let now = self.core.ctx.now();
+        if self.warned.get().is_some_and(|at| now - at < WARN_INTERVAL) {
+            return;
+        }
+        self.warned.set(Some(now));
+        let space = self.space.get();
+        tracing::warn!(
+            target_name = %self.core.name,
+            opcode = ?refused.opcode,
+            free_bytes = space.bytes_avail,
+            granted_bytes = self.share().granted_by_all(),
+            promised_bytes = self.promised_bytes(),
+            "no space left for a change of an object",
+        );
     }
     /// An object gives space back, which the file system below may free later.
     pub(crate) fn gives_back(&self) {

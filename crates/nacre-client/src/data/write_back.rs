@@ -37,8 +37,6 @@ use nacre_types::{Component, Errno, Extent, Failure, Fid, Instant, Timestamp};
 use nacre_wire::mdt::Getattr;
 use nacre_wire::ost::{EXTENT_TAX, ManyWrite, WRITES_MAX};
 
-/// A file that is written through is asked for once in that time.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Dirty bytes are sent at the latest after that time.
 const FLUSH_AFTER: Duration = Duration::from_millis(500);
 /// Files are flushed at multiples of that time, so that small writes of many files leave together.
@@ -66,7 +64,7 @@ impl Client {
     }
     /// Another client has looked at the file, so that this mount has lost WRITE_BACK: asks for it again after a while.
     pub(crate) fn want_write_back_again(&self, file: &FileState) {
-        let is_due = self.mount.dirty_files().is_on() && file.is_time_to_ask(self.ctx.now(), ASK_AGAIN);
+        let is_due = self.mount.dirty_files().is_on() && file.is_time_to_ask(self.ctx.now());
         if let Some(mdt) = self.mount.mdt_of(file.fid).filter(|_| is_due) {
             let fid = file.fid;
             // The lock comes with the reply; without it the next write asks.
@@ -120,6 +118,7 @@ impl Client {
             self.want_write_back_again(file);
             return Ok(false);
         }
+        file.has_write_back();
         if args.sync {
             return Ok(false);
         }

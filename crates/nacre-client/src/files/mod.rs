@@ -5,8 +5,9 @@
 //! `late_releases` ends handles later than their programs; `ranges` orders the operations of this mount on one file; `atime`
 //! keeps access times; `eviction` handles evictions, `lost` records the handles whose file locks an eviction released;
 //! `dirty_files` has bytes that were written and not sent, in `dirty_bytes`, and `write_queue` those that wait for their
-//! batch.
+//! batch; `ask_again` says when a lost lock bit is wanted again.
 
+mod ask_again;
 pub(crate) mod atime;
 pub(crate) mod close_queue;
 mod closes;

@@ -5,13 +5,13 @@
 
 use crate::data::long_append::LongAppend;
 use crate::data::stripes;
+use crate::files::ask_again::AskAgain;
 use crate::files::atime::Accessed;
 use crate::files::ranges::RangeLock;
 use crate::locks::file_flocks::FileFlocks;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use core::time::Duration;
 use nacre_types::{
     Attr, Caller, Component, Errno, Extent, Failure, Fid, Instant, Layout, Owner, Timestamp, mode,
 };
@@ -52,8 +52,8 @@ pub(crate) struct FileState {
     synced_at: Cell<Option<SyncPoint>>,
     /// Writes that failed after their calls had returned: their number, and the error of the latest.
     failed_writes: Cell<(u64, Option<Failure>)>,
-    /// When the MDT was last asked for WRITE_BACK.
-    asked_at: Cell<Instant>,
+    /// The questions for WRITE_BACK.
+    asks: Cell<AskAgain>,
     flocks: FileFlocks,
     pub(crate) accessed: Accessed,
 }
@@ -88,7 +88,7 @@ impl FileState {
             is_preallocated: Cell::new(false),
             synced_at: Cell::new(None),
             failed_writes: Cell::default(),
-            asked_at: Cell::default(),
+            asks: Cell::default(),
             flocks: FileFlocks::default(),
             accessed: Accessed::default(),
         }
@@ -295,13 +295,15 @@ impl FileState {
             *known = Some(state);
         }
     }
-    /// Whether the MDT may be asked for WRITE_BACK again, once in an interval.
-    pub(crate) fn is_time_to_ask(&self, now: Instant, interval: Duration) -> bool {
-        let is_time = now.saturating_since(self.asked_at.get()) >= interval;
-        if is_time {
-            self.asked_at.set(now);
-        }
-        is_time
+    /// Whether the MDT may be asked for WRITE_BACK again.
+    pub(crate) fn is_time_to_ask(&self, now: Instant) -> bool {
+        let next = self.asks.get().next(now);
+        self.asks.set(next.unwrap_or(self.asks.get()));
+        next.is_some()
+    }
+    /// This mount has WRITE_BACK: when it is lost, the MDT is asked again soon.
+    pub(crate) fn has_write_back(&self) {
+        self.asks.set(AskAgain::default());
     }
     /// A write has failed after its call had returned.
     pub(crate) fn write_failed(&self, error: Failure) {

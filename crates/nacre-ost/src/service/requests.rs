@@ -308,7 +308,12 @@ impl Ost {
             Err(Failure::ENOSPC) => Err(Failure::ENOSPC),
             other => return other,
         };
-        if self.store.room().grows_soon().await? { self.change_bytes(request).await } else { refused }
+        let result =
+            if self.store.room().grows_soon().await? { self.change_bytes(request).await } else { refused };
+        if let Err(Failure::ENOSPC) = result {
+            self.store.room().warn_of_refusal(request);
+        }
+        result
     }
     async fn change_bytes(&self, request: &Request) -> Result<Reply, Failure> {
         match request.opcode {

@@ -147,6 +147,9 @@ impl Ost {
             NewBytes::new(write.object, stamp, write.offset, data)
         });
         let transno = self.store.write_many(request, new_bytes.collect(), &mut results, expected).await?;
+        if results.contains(&Err(Failure::ENOSPC)) {
+            self.store.room().warn_of_refusal(request);
+        }
         let mut bytes = 0;
         for ((write, &extent), result) in writes.iter().zip(&extents).zip(&mut results) {
             if result.is_err() {

@@ -106,6 +106,55 @@ fn a_small_file_needs_no_ost() {
     }
 }
 
+/// A mount that has closed a file with its bytes reads them without a request, until anybody changes them.
+#[test]
+fn bytes_that_a_mount_has_closed_a_file_with_are_read_without_a_request() {
+    for seed in 1..=12u64 {
+        let mut c = started(seed, 2);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let reads = |c: &mut Cluster| sent_to(c, first, "mdc.", "mds_read_data");
+        let (fid, handle) = written(&mut c, "file", vec![1; 500]);
+        close(&mut c, handle);
+        let before = reads(&mut c);
+        assert_eq!(read(&mut c, first, fid), Ok(vec![1; 500]), "seed {seed}");
+        assert_eq!(reads(&mut c), before, "seed {seed}: a request for known bytes");
+        let mut expected = vec![1; 500];
+        let changer = if seed % 2 == 0 { first } else { second };
+        let changed = match seed / 2 % 4 {
+            0 => run(&mut c, changer, async move |client| {
+                let (_, handle) = client.open(fid, 2, caller()).await?;
+                write(&client, handle, 100, vec![2; 10]).await?;
+                client.release(handle, None).await
+            }),
+            1 => run(&mut c, changer, async move |client| {
+                let size = SetAttr { size: Some(120), ..SetAttr::default() };
+                client.setattr(fid, size, caller()).await.map(drop)
+            }),
+            2 => run(&mut c, changer, async move |client| {
+                let (_, handle) = client.open(fid, 2, caller()).await?;
+                append(&client, handle, vec![3; 10]).await?;
+                client.release(handle, None).await
+            }),
+            _ => run(&mut c, changer, async move |client| {
+                let (_, handle) = client.open(fid, 2, caller()).await?;
+                let mode = AllocateMode::Zeros { keep_size: true };
+                client
+                    .allocate(handle, AllocateArgs { offset: 0, len: 50, mode, kill_suidgid: None })
+                    .await?;
+                client.release(handle, None).await
+            }),
+        };
+        assert_eq!(changed, Ok(()), "seed {seed}");
+        match seed / 2 % 4 {
+            0 => expected[100..110].fill(2),
+            1 => expected.truncate(120),
+            2 => expected.extend([3; 10]),
+            _ => expected[..50].fill(0),
+        }
+        assert_seen(&mut c, fid, &expected);
+    }
+}
+
 /// Every way to change a file through the mount that made it, beside a model.
 #[test]
 fn random_changes_through_one_mount_are_seen_by_both() {

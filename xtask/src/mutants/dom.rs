@@ -16,6 +16,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "data_on_mdt", "random_changes_through_one_mount_are_seen_by_both"),
     planted(
+        "data on the MDT: an own change leaves the bytes that a mount has kept of a closed file",
+        "crates/nacre-client/src/cache/inodes.rs",
+        &[("inode.set_entry(known, false, &mut self.data_bytes);", "inode.set_entry(known, true, &mut self.data_bytes);")],
+    )
+    .found_by(
+        "nacre-sim",
+        "data_on_mdt",
+        "bytes_that_a_mount_has_closed_a_file_with_are_read_without_a_request",
+    ),
+    planted(
         "data on the MDT: a mount shows the size of the MDT while it has dirty bytes",
         "crates/nacre-client/src/metadata/attr.rs",
         &[("(is_complete(reply) && !has_dirty)", "is_complete(reply)")],

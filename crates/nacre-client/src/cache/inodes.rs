@@ -6,10 +6,12 @@
 //! own changes carry transnos. A reply is ignored if it was executed before the latest own change, or before the lock
 //! was granted, because others may have changed the inode in between. (4) Other state
 //! (extended attributes, the target of a symbolic link) is kept if it was read while the bits were held:
-//! [`Inodes::serial`] shows whether they were lost meanwhile. The bytes of this state are bounded.
+//! [`Inodes::serial`] shows whether they were lost meanwhile. The bytes of this state are bounded. (5) The bytes of a small
+//! file are kept when this mount has closed it with them, beside the attributes that the same reply has given, and are dropped
+//! with these: nobody changes a file while SIZE is held. The files that were closed first lose theirs first.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use hashbrown::HashMap;
@@ -20,6 +22,9 @@ use nacre_wire::mdt::EntryReply;
 const BYTES_MAX: usize = 64 << 20;
 /// Bound of these for one inode.
 const INODE_BYTES_MAX: usize = 128 << 10;
+/// Bounds of the bytes of small files, and of their number.
+const DATA_BYTES_MAX: usize = 32 << 20;
+const DATA_FILES_MAX: usize = 16_384;
 /// Names of an inode that are valid under its LOOKUP bit. Further ones are valid under their directories' bits only.
 const NAMES_MAX: usize = 16;
 
@@ -38,6 +43,8 @@ pub(super) fn xattr_bits() -> InodeBits {
 pub(super) struct CachedInode {
     /// The attributes, while the bits that they need have been held since they were read.
     entry: Option<EntryReply>,
+    /// The bytes of a file with these attributes.
+    data: Option<Bytes>,
     /// The latest own change of it that has been noted.
     changed_at: Transno,
     /// Own changes up to this were made before a bit was granted.
@@ -65,12 +72,32 @@ pub(super) struct Inodes {
     /// The latest own change of an inode that is not in the table: a read from before it may be under way.
     forgotten: Transno,
     bytes: usize,
+    /// Bytes of files, and the files that may have some, in the order in which they were kept.
+    data_bytes: usize,
+    with_data: VecDeque<Fid>,
     serials: u64,
+}
+
+impl CachedInode {
+    /// Replaces the attributes. `is_same`: the bytes of the file are what they were.
+    fn set_entry(&mut self, entry: Option<EntryReply>, is_same: bool, data_bytes: &mut usize) {
+        self.entry = entry;
+        if !is_same && let Some(data) = self.data.take() {
+            *data_bytes -= data.len();
+        }
+    }
 }
 
 impl Inodes {
     pub(super) fn new(hash: SeededHash) -> Self {
-        Self { table: HashMap::with_hasher(hash), forgotten: Transno::default(), bytes: 0, serials: 0 }
+        Self {
+            table: HashMap::with_hasher(hash),
+            forgotten: Transno::default(),
+            bytes: 0,
+            data_bytes: 0,
+            with_data: VecDeque::new(),
+            serials: 0,
+        }
     }
     pub(super) fn fids(&self) -> Vec<Fid> {
         let mut fids: Vec<Fid> = self.table.keys().copied().collect();
@@ -79,7 +106,7 @@ impl Inodes {
     }
     /// The bytes that are kept beside the attributes.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.data_bytes
     }
     pub(super) fn clear(&mut self) {
         *self = Self { serials: self.serials, ..Self::new(*self.table.hasher()) };
@@ -103,7 +130,9 @@ impl Inodes {
             && granted.contains(attr_bits(&entry.attr))
             && seen >= inode.changed_at
         {
-            inode.entry = Some(entry.clone());
+            let times = |entry: &EntryReply| (entry.attr.size, entry.attr.mtime, entry.attr.ctime);
+            let is_same = inode.entry.as_ref().is_some_and(|old| times(old) == times(entry));
+            inode.set_entry(Some(entry.clone()), is_same, &mut self.data_bytes);
         }
     }
     /// Records the state of an inode after the own change `at`. `held`: the bits that are held now.
@@ -111,7 +140,8 @@ impl Inodes {
         match self.table.get_mut(&entry.attr.fid) {
             Some(inode) if at >= inode.changed_at && at >= inode.since => {
                 inode.changed_at = at;
-                inode.entry = held.contains(attr_bits(&entry.attr)).then_some(entry);
+                let known = held.contains(attr_bits(&entry.attr)).then_some(entry);
+                inode.set_entry(known, false, &mut self.data_bytes);
             }
             Some(_) => {}
             None => self.forgotten = self.forgotten.max(at),
@@ -122,7 +152,7 @@ impl Inodes {
         match self.table.get_mut(&fid) {
             Some(inode) if at >= inode.changed_at && at >= inode.since => {
                 inode.changed_at = at;
-                inode.entry = None;
+                inode.set_entry(None, false, &mut self.data_bytes);
             }
             Some(_) => {}
             None => self.forgotten = self.forgotten.max(at),
@@ -133,7 +163,7 @@ impl Inodes {
         self.forgotten = self.forgotten.max(at);
         for inode in self.table.values_mut().filter(|inode| at >= inode.changed_at) {
             inode.changed_at = at;
-            inode.entry = None;
+            inode.set_entry(None, false, &mut self.data_bytes);
         }
     }
     /// An own change up to `at` concerns an inode that will not be in the table.
@@ -165,7 +195,7 @@ impl Inodes {
         let mut names = Vec::new();
         let mut used_by_kernel = false;
         if ended.intersects(InodeBits::ATTRS) {
-            inode.entry = None;
+            inode.set_entry(None, false, &mut self.data_bytes);
             used_by_kernel = core::mem::take(&mut inode.kernel_until) > now;
         }
         if ended.intersects(InodeBits::LOOKUP) {
@@ -179,6 +209,7 @@ impl Inodes {
         {
             self.forgotten = self.forgotten.max(gone.changed_at);
             self.bytes -= gone.bytes;
+            self.data_bytes -= gone.data.map_or(0, |data| data.len());
         }
         (names, used_by_kernel)
     }
@@ -261,6 +292,26 @@ impl Inodes {
     }
     pub(super) fn target(&self, fid: Fid) -> Option<Bytes> {
         self.table.get(&fid)?.target.clone()
+    }
+
+    /// The bytes of a file.
+    pub(super) fn data(&self, fid: Fid) -> Option<&Bytes> {
+        self.table.get(&fid)?.data.as_ref()
+    }
+    /// Keeps the bytes that a file has since the own change `at`, if the attributes that it had then are known still.
+    pub(super) fn set_data(&mut self, fid: Fid, at: Transno, data: &Bytes) {
+        let Some(inode) = self.table.get_mut(&fid).filter(|inode| inode.changed_at == at) else { return };
+        if inode.entry.as_ref().is_none_or(|entry| entry.attr.size != data.len() as u64) {
+            return;
+        }
+        self.data_bytes += data.len();
+        self.data_bytes -= inode.data.replace(data.clone()).map_or(0, |old| old.len());
+        self.with_data.push_back(fid);
+        while self.data_bytes > DATA_BYTES_MAX || self.with_data.len() > DATA_FILES_MAX {
+            let Some(first) = self.with_data.pop_front() else { break };
+            let dropped = self.table.get_mut(&first).and_then(|inode| inode.data.take());
+            self.data_bytes -= dropped.map_or(0, |data| data.len());
+        }
     }
 
     fn room(&mut self, fid: Fid, more: usize) -> Option<&mut CachedInode> {

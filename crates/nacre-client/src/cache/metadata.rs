@@ -158,6 +158,9 @@ impl MetadataCache {
     pub(super) fn inode_with<T>(&self, fid: Fid, part: impl FnOnce(&EntryReply) -> T) -> Option<T> {
         self.tables().inode_ref(fid).map(part)
     }
+    pub(super) fn data(&self, fid: Fid) -> Option<(Bytes, Timestamp)> {
+        self.tables().data(fid)
+    }
     pub(crate) fn has_inode(&self, fid: Fid) -> bool {
         self.tables().has_inode(fid)
     }
@@ -392,6 +395,12 @@ pub(crate) struct Changing {
     before: Vec<Option<NameBefore>>,
 }
 impl Changing {
+    /// The change was executed, and the file has these bytes since. Call this directly after [`Self::replied`].
+    pub(crate) fn keep_data(&self, frame: &Frame, fid: Fid, data: &Bytes) {
+        if !self.cache.tables.borrow().is_former(frame.header.epoch) {
+            self.cache.tables().keep_data(fid, frame.header.transno, data);
+        }
+    }
     /// The change was executed. `entry`: an inode that the reply describes; `made`: the change has created it.
     pub(crate) fn replied(&self, frame: &Frame, effect: NameEffect, entry: Option<&EntryReply>, made: bool) {
         let Self { cache, touches, before } = self;

@@ -78,6 +78,10 @@ impl Mdt {
         let Attr { size, size_state, mtime, ctime, .. } = self.known_with(fid, |entry| entry.attr)?;
         (size_state == SizeState::Exact).then_some(ExactSize { size, mtime, ctime })
     }
+    /// The bytes of a small file, with the time of their last change.
+    pub(crate) fn cached_data(&self, fid: Fid) -> Option<(Bytes, Timestamp)> {
+        self.serve(|| self.cache().data(fid))
+    }
     pub(crate) fn cached_name(&self, parent: Fid, name: &[u8]) -> Option<Found> {
         self.serve(|| self.cache().find(parent, name))
     }

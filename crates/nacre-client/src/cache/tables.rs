@@ -13,7 +13,9 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_dlm::client::{GrantedInodeLocks, InodeCancel};
 use nacre_dlm::server::InodeGrant;
-use nacre_types::{ConnEpoch, Fid, FileType, InodeBits, InodeMode, Instant, SeededHash, Timestamp, Transno};
+use nacre_types::{
+    Attr, ConnEpoch, Fid, FileType, InodeBits, InodeMode, Instant, SeededHash, SizeState, Timestamp, Transno,
+};
 use nacre_wire::mdt::{EntryReply, InodeRevoke};
 
 /// Inodes on which locks are kept, unless the parameter says otherwise.
@@ -127,6 +129,16 @@ impl Tables {
         let entry = self.inodes.entry(fid)?;
         let is_covered = self.locks.covers(Some(self.era), fid, InodeMode::Pr, attr_bits(&entry.attr));
         is_covered.then_some(entry)
+    }
+    /// The bytes of a file, with the time of their last change.
+    pub(super) fn data(&mut self, fid: Fid) -> Option<(Bytes, Timestamp)> {
+        let Attr { size_state, mtime, .. } = self.inode_ref(fid)?.attr;
+        let data = self.inodes.data(fid).filter(|_| size_state == SizeState::Exact)?;
+        Some((data.clone(), mtime))
+    }
+    /// Keeps the bytes that a file has since the own change `at`.
+    pub(super) fn keep_data(&mut self, fid: Fid, at: Transno, data: &Bytes) {
+        self.inodes.set_data(fid, at, data);
     }
     /// Whether [`Tables::inode`] gives the attributes.
     pub(super) fn has_inode(&mut self, fid: Fid) -> bool {

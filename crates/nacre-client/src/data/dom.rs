@@ -32,7 +32,13 @@ impl Client {
         offset: u64,
         end: u64,
     ) -> Result<Option<(Bytes, Timestamp)>, Failure> {
-        let Some((data, mtime)) = self.read_data(file).await? else { return Ok(None) };
+        let mdt = self.mdt_of(file.fid).await?;
+        let kept = if file.has_writers() { None } else { mdt.cached_data(file.fid) };
+        let found = match kept {
+            Some(kept) => Some(kept),
+            None => self.read_data(file).await?,
+        };
+        let Some((data, mtime)) = found else { return Ok(None) };
         let at = |place: u64| usize::try_from(place).unwrap_or(usize::MAX).min(data.len());
         Ok(Some((data.slice(at(offset)..at(end)), mtime)))
     }

@@ -58,6 +58,9 @@ impl Mdt {
         let changing = self.cache().begin(touches);
         let reply = self.send(self.request(close).flags(self.cache().wanted())).await?;
         changing.replied(&reply.frame, NameEffect::None, None, false);
+        if let Some(data) = &close.data {
+            changing.keep_data(&reply.frame, close.fid, data);
+        }
         Ok(())
     }
     /// Sends these closes, and then those that have arrived meanwhile.
@@ -146,6 +149,11 @@ async fn send_together(mdt: &Mdt, due: &[Close], touches: Touches) -> Vec<Result
         let reply = mdt.send(request).await;
         if let Ok(reply) = &reply {
             changing.replied(&reply.frame, NameEffect::None, None, false);
+            for (close, result) in due.iter().zip(&reply.body.results) {
+                if let Some(data) = close.data.as_ref().filter(|_| result.status.failure().is_none()) {
+                    changing.keep_data(&reply.frame, close.fid, data);
+                }
+            }
         }
         match reply.map(|reply| reply.body) {
             Ok(BatchReply { results }) if results.len() == due.len() => {

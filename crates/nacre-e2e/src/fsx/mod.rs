@@ -6,10 +6,11 @@
 //! shared mapping is complete at msync or with the end of the mapping; a load is exact after fstat. The seed chooses all
 //! operations ([`plan`]), so that a difference can be seen again.
 //!
-//! Two parts are not one operation at a time: [`records`] has a writer on each mount. Two parts kill servers between
-//! operations ([`site`]): every acknowledged byte must be there afterwards.
+//! Two parts are not one operation at a time: [`records`] has a writer on each mount, [`files`] several with files of their
+//! own. Two parts kill servers between operations ([`site`]): every acknowledged byte must be there afterwards.
 
 mod act;
+mod files;
 mod mapping;
 mod model;
 mod plan;
@@ -46,6 +47,8 @@ enum Part {
     Random,
     /// A writer on each mount: interleaved records, and appends
     Records,
+    /// Several writers on each mount, each with files of its own
+    Files,
     /// As `random`; servers are killed and started again between operations
     Servers,
     /// As `random`; the process of `nacre up`, servers and a mount, is killed and started again between operations
@@ -81,7 +84,7 @@ pub struct Fsx {
     /// Only these operations
     #[arg(long, value_enum, value_delimiter = ',')]
     operations: Vec<Sort>,
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Random, Part::Records])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Random, Part::Records, Part::Files])]
     parts: Vec<Part>,
 }
 
@@ -99,7 +102,7 @@ impl Fsx {
         let (seed, osts, handles, bytes) = (5, 3, 3, 400_001);
         let parts = match write_back {
             true => vec![Part::Random, Part::Records],
-            false => vec![Part::Random, Part::Up],
+            false => vec![Part::Random, Part::Files, Part::Up],
         };
         let (count, operations) = (None, Vec::new());
         Self { minutes: MINUTES, seed, count, uring, write_back, osts, handles, bytes, operations, parts }
@@ -122,15 +125,23 @@ fn run_part(options: &Fsx, part: Part) -> Result<()> {
     let site = match part {
         Part::Servers => Site::hosts(options.write_back)?,
         Part::Up => Site::one(options.osts, site::writes(options.write_back, true))?,
-        Part::Random | Part::Records => Site::one(options.osts, site::writes(options.write_back, false))?,
+        Part::Random | Part::Records | Part::Files => {
+            Site::one(options.osts, site::writes(options.write_back, false))?
+        }
     };
     let dirs = site.prepare(DIR)?;
+    if part == Part::Files {
+        let one = dirs[0].join(files::ONE_STRIPE_DIR);
+        std::fs::create_dir(&one)?;
+        site.set_stripe(&one, &["-c", "1"])?;
+    }
     let site = Mutex::new(site);
     let watch = Watch::default();
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| watch.run(&site));
         let outcome = match part {
             Part::Records => records::run(options.seed, options.until(), &dirs),
+            Part::Files => files::run(options.seed, options.until(), &dirs),
             _ => Run::new(options, dirs, &watch)
                 .and_then(|mut run| run.go(options, (part != Part::Random).then_some(&site))),
         };

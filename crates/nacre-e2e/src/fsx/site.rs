@@ -52,13 +52,12 @@ impl Site {
     /// A directory through each mount, whose files have a stripe on each OST.
     pub(super) fn prepare(&self, name: &str) -> Result<Vec<PathBuf>> {
         let dirs = super::prepare(&self.mounts(), name)?;
-        let all = |dir: &Path| {
-            let mut set = self.nacre();
-            set.args(["lfs", "setstripe", "-c", "-1", "-S", "64K"]).arg(dir);
-            set
-        };
-        sh(&mut all(&dirs[0]))?;
+        self.set_stripe(&dirs[0], &["-c", "-1", "-S", "64K"])?;
         Ok(dirs)
+    }
+    /// The layout of new files in a directory.
+    pub(super) fn set_stripe(&self, dir: &Path, layout: &[&str]) -> Result<()> {
+        sh(self.nacre().args(["lfs", "setstripe"]).args(layout).arg(dir))
     }
 
     /// The mount that is killed with the servers.

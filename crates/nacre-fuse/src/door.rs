@@ -12,6 +12,7 @@ use crate::holders::{Looks, changes};
 use crate::kernel_cache::listings::Listings;
 use crate::kernel_cache::{Grant, KernelDoor, KernelEvent, Order, Surroundings};
 use crate::left_names::LeftNames;
+use crate::lock_owners::LockOwners;
 use crate::moved::Moved;
 use crate::name_locks::NameLocks;
 use crate::ops::Ops;
@@ -84,6 +85,7 @@ pub struct Door<O: Ops> {
     /// The listings that the kernel may keep.
     listings: Listings,
     pub(crate) looks: Looks,
+    lock_owners: LockOwners,
     /// Requests that wait for the length of their calls.
     calls: RefCell<BTreeMap<u64, Promise<Option<u64>>>>,
     transport: RefCell<String>,
@@ -118,6 +120,7 @@ impl<O: Ops> Door<O> {
             other_times: OtherTimes::default(),
             listings: Listings::default(),
             looks: Looks::default(),
+            lock_owners: LockOwners::new(ctx),
             calls: RefCell::default(),
             transport: RefCell::default(),
         })
@@ -125,6 +128,9 @@ impl<O: Ops> Door<O> {
     /// The file system behind the door.
     pub fn file_system(&self) -> &Rc<O> {
         &self.ops
+    }
+    pub(crate) fn lock_owners(&self) -> &LockOwners {
+        &self.lock_owners
     }
     /// Whether a task examines the callers of requests from rings.
     pub(crate) fn watches_callers(&self) -> &Cell<bool> {

@@ -30,6 +30,7 @@ mod island;
 mod kernel_cache;
 mod kernel_options;
 mod left_names;
+mod lock_owners;
 mod mount;
 mod moved;
 mod name_locks;

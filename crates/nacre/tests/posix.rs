@@ -159,6 +159,41 @@ fn any_handled_signal_ends_a_wait_for_a_file_lock() {
     t.end();
 }
 
+/// The kernel names the owner of a lock by the address of the open file, and the next open file often gets the same one, while
+/// the mount still sends what was written through the closed one.
+#[test]
+fn open_files_one_after_the_other_do_not_share_their_locks() {
+    use rustix::fs::{FlockOperation, flock};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    const ROUNDS: usize = 150;
+    let Some(t) = Two::new("rw") else { return };
+    for name in [t.first("first"), t.second("second")] {
+        fs::write(&name, "").unwrap();
+        let open = || File::options().write(true).open(&name).unwrap();
+        let is_held = AtomicBool::new(false);
+        let lock_and_write = |byte: u8| {
+            for round in 0..ROUNDS {
+                let mut file = open();
+                flock(&file, FlockOperation::LockExclusive).unwrap();
+                assert!(!is_held.swap(true, Ordering::SeqCst), "{name:?}, round {round}: two holders");
+                file.write_all(&vec![byte; 300_000]).unwrap();
+                assert!(is_held.swap(false, Ordering::SeqCst));
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| lock_and_write(1));
+            scope.spawn(|| lock_and_write(2));
+        });
+        for round in 0..ROUNDS {
+            let mut file = open();
+            let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+            assert_eq!(locked, Ok(()), "{name:?}, round {round}: the former holder has closed it");
+            file.write_all(&vec![3; 300_000]).unwrap();
+        }
+    }
+    t.end();
+}
+
 #[test]
 fn allocating_and_writing_as_an_ordinary_user_takes_set_id_bits_away() {
     let Some(t) = Two::new("rw") else { return };

@@ -329,7 +329,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "attributes survive the loss of their bits",
         "crates/nacre-client/src/cache/inodes.rs",
-        &[("            inode.entry = None;\n            used_by_kernel", "            used_by_kernel")],
+        &[(
+            "            inode.set_entry(None, false, &mut self.data_bytes);\n            used_by_kernel",
+            "            used_by_kernel",
+        )],
     )
     .found_by("nacre-sim", "inode_locks", "what_another_mount_has_changed_is_not_revived_by_a_later_grant"),
     planted(

@@ -4,6 +4,18 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "an open file has the locks of the one that had its address before",
+        "crates/nacre-fuse/src/lock_owners.rs",
+        &[("if owner.handles.iter().all(is_closed) {", "if owner.handles.iter().all(|other| is_closed(other) && false) {")],
+    )
+    .found_by("nacre-fuse", "lib", "lock_owners::tests::an_open_file_in_the_place_of_a_closed_one_waits_for_its_release"),
+    planted(
+        "a lock is refused because of a handle that its program has closed",
+        "crates/nacre-fuse/src/lock_owners.rs",
+        &[("|| !self.lock_owners().is_ending(fid)", "|| !wait")],
+    )
+    .found_by("nacre", "posix", "open_files_one_after_the_other_do_not_share_their_locks"),
+    planted(
         "the kernel copies from pages of before another mount's write",
         "crates/nacre-fuse/src/handlers/data.rs",
         &[("if !door.ops.pages_are_trusted(fid) {", "if door.ops.pages_are_doubtful(fid) {")],

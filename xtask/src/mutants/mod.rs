@@ -184,7 +184,13 @@ mod tests {
         let source = |package: &str, tests: &str, test: &str| {
             let folder = root().join("crates").join(package).join("tests");
             let file = match test.rsplit_once("::") {
-                Some((module, _)) if tests == "lib" => format!("../src/{}.rs", module.replace("::", "/")),
+                Some((module, _)) if tests == "lib" => {
+                    // The tests are in a file of their own, or in that of the module.
+                    let file = |module: &str| format!("../src/{}.rs", module.replace("::", "/"));
+                    let own = file(module);
+                    let is_there = folder.join(&own).exists();
+                    if is_there { own } else { file(module.trim_end_matches("::tests")) }
+                }
                 Some((module, _)) => format!("{tests}/{}.rs", module.replace("::", "/")),
                 None if folder.join(tests).join("main.rs").exists() => format!("{tests}/main.rs"),
                 None => format!("{tests}.rs"),

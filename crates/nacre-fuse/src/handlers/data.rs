@@ -77,7 +77,8 @@ pub(crate) async fn write<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
 pub(crate) async fn flush<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let abi::FlushIn { fh, lock_owner, .. } = request.args().take()?;
     let start = door.ctx.now();
-    let mut work = pin!(door.ops.flush(OpenHandle(fh), lock_owner));
+    let process = door.lock_owners().closes(lock_owner, fh);
+    let mut work = pin!(door.ops.flush(OpenHandle(fh), process));
     let done = match door.ctx.timeout(start + SIGNAL_DELAY, work.as_mut()).await {
         Some(done) => done,
         None => {
@@ -90,9 +91,9 @@ pub(crate) async fn flush<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
 }
 
 pub(crate) async fn release<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
-    let abi::ReleaseIn { fh, release_flags, lock_owner, .. } = request.args().take()?;
-    let flock_owner = (release_flags & abi::RELEASE_FLOCK_UNLOCK != 0).then_some(lock_owner);
-    door.ops.release(OpenHandle(fh), flock_owner).await?;
+    let abi::ReleaseIn { fh, release_flags, .. } = request.args().take()?;
+    let flock = release_flags & abi::RELEASE_FLOCK_UNLOCK != 0;
+    door.release(request.fid()?, fh, flock).await?;
     Ok(Body::empty())
 }
 

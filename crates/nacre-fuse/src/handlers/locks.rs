@@ -14,22 +14,26 @@ use std::rc::Rc;
 /// F_UNLCK, the kernel's number.
 const UNLOCK: u32 = 2;
 
-fn file_lock(args: &abi::LkIn) -> Result<FileLock, Errno> {
-    let flock = args.lk_flags & abi::LK_FLOCK != 0;
+/// A lock as the kernel has sent it; `owner`: the name of its owner.
+fn file_lock(args: &abi::LkIn, owner: u64) -> Result<FileLock, Errno> {
     let kind = u8::try_from(args.lk.kind).ok().and_then(FlockType::from_number).ok_or(Errno::EINVAL)?;
     Ok(FileLock {
-        family: if flock { FlockFamily::Flock } else { FlockFamily::Posix },
+        family: family(args),
         kind,
         start: args.lk.start,
         end: args.lk.end,
-        owner: args.owner,
+        owner,
         pid: args.lk.pid,
     })
+}
+fn family(args: &abi::LkIn) -> FlockFamily {
+    if args.lk_flags & abi::LK_FLOCK != 0 { FlockFamily::Flock } else { FlockFamily::Posix }
 }
 
 pub(crate) async fn getlk<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let args: abi::LkIn = request.args().take()?;
-    let conflict = door.ops.flock_test(request.fid()?, file_lock(&args)?).await?;
+    let lock = file_lock(&args, door.lock_owners().name(args.owner))?;
+    let conflict = door.ops.flock_test(request.fid()?, lock).await?;
     let lk = match conflict {
         None => abi::FileLock { kind: UNLOCK, ..args.lk },
         Some(c) => abi::FileLock { start: c.start, end: c.end, kind: u32::from(c.kind.number()), pid: c.pid },
@@ -48,8 +52,13 @@ pub(crate) async fn setlkw<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
 
 async fn lock<O: Ops>(door: &Door<O>, request: &FuseRequest, wait: bool) -> Reply {
     let args: abi::LkIn = request.args().take()?;
-    let (handle, lock) = (OpenHandle(args.fh), file_lock(&args)?);
-    let granted = door.ops.flock(handle, lock, wait).await?;
+    let owner = match family(&args) {
+        FlockFamily::Flock => args.fh,
+        FlockFamily::Posix if args.lk.kind == UNLOCK => door.lock_owners().name(args.owner),
+        FlockFamily::Posix => door.lock_owner(args.owner, args.fh).await,
+    };
+    let (handle, lock) = (OpenHandle(args.fh), file_lock(&args, owner)?);
+    let granted = door.lock(request.fid()?, handle, lock, wait).await?;
     if request.has_reply() && granted == FlockOutcome::Granted {
         // Abandoned, the caller is ending: the kernel may have released its locks before this one was granted.
         let _ = door.ops.flock(handle, FileLock { kind: FlockType::Unlock, ..lock }, false).await;

@@ -27,6 +27,9 @@ pub(crate) fn parse_source(text: &str) -> Result<(String, FsName)> {
     let Some((address, fs)) = text.rsplit_once(":/") else {
         bail!("{text:?} is not ADDRESS:/FS\nhint: 10.0.0.1:9988:/demo, or unix:/path/nacre.sock:/demo")
     };
+    if address == "unix" {
+        bail!("{text:?} does not name a file system\nhint: append :/FS, as in unix:/path/nacre.sock:/demo")
+    }
     // The kernel's table of mounts shows it to other processes, so it must mean the same to them.
     let address = shared_address(address)?;
     let fs = FsName::parse(fs)

@@ -119,7 +119,8 @@ fn apply_in(
                 let is_request = row_of(name).is_some_and(|row| matches!(row.kind, Kind::Work(_)));
                 let now = if is_request { asked.to_owned() } else { now(&mut tool, name)? };
                 done.set.push(format!("{name}={now}"));
-                if now != asked && now != CLEAR {
+                // A value without its unit is the same value.
+                if now.trim_end_matches('%') != asked.trim_end_matches('%') && now != CLEAR {
                     done.clamped.push(format!("nacre: {name}: {asked} was asked for, {now} holds"));
                 }
             }

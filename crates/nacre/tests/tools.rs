@@ -381,8 +381,8 @@ fn a_target_is_served_once_and_a_mount_that_nobody_replies_to_ends_with_ctrl_c()
         assert!(text.contains("hint:"), "{text}");
     }
     m.refused(&["mount", "nonsense", m.mount().to_str().unwrap()], &["is not ADDRESS:/FS", "hint:"]);
-    let without_name = ["mount", "unix:/tmp/nacre.sock", m.mount().to_str().unwrap()];
-    m.refused(&without_name, &["does not name a file system", "hint: append :/FS"]);
+    let said = ["does not name a file system", "hint: append :/FS"];
+    m.refused(&["mount", "unix:/tmp/nacre.sock", m.mount().to_str().unwrap()], &said);
     m.refused(
         &["mount", "h:/demo", m.mount().to_str().unwrap(), "-o", "sync"],
         &["unknown mount option \"sync\"", "hint: ro, rw"],

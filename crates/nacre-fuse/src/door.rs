@@ -697,6 +697,32 @@ mod tests {
         assert_eq!(world.door.file_system().locked.get(), 0, "a lock whose caller has ended is dropped");
     }
 
+    /// The kernel gives the address of a closed file to the next one before it sends the RELEASE.
+    #[test]
+    fn a_lock_waits_for_the_release_of_the_file_that_had_its_owner() {
+        let secs = Duration::from_secs;
+        let lock = |unique: u64, fh: u64| {
+            let (mut args, lk) = (Vec::new(), abi::FileLock { end: 9, kind: 1, ..Default::default() });
+            abi::LkIn { fh, owner: 0xf11e, lk, ..Default::default() }.put(&mut args);
+            request(op::SETLK, unique, &args)
+        };
+        let mut world = World::new();
+        assert_eq!(world.visit(lock(2, 5), secs(0)), [(2, 0)]);
+        let mut args = Vec::new();
+        abi::FlushIn { fh: 5, lock_owner: 0x9a, ..Default::default() }.put(&mut args);
+        assert_eq!(world.visit(request(op::FLUSH, 4, &args), secs(0)), []);
+        world.back();
+        assert_eq!(world.visit(None, secs(0)), [(4, 0)]);
+        assert_eq!(world.visit(lock(6, 6), secs(0)), []);
+        args.clear();
+        abi::ReleaseIn { fh: 5, ..Default::default() }.put(&mut args);
+        let mut replies = world.visit(request(op::RELEASE, 8, &args), secs(0));
+        replies.extend(world.visit(None, secs(0)));
+        replies.sort_unstable();
+        assert_eq!(replies, [(6, 0), (8, 0)]);
+        assert_eq!((world.door.running(), world.ctx.live_tasks()), (0, 0));
+    }
+
     #[test]
     fn the_task_of_a_read_that_is_given_up_hears_of_it() {
         let secs = Duration::from_secs;

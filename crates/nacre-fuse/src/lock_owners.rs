@@ -16,6 +16,7 @@
 
 use crate::door::Door;
 use crate::ops::Ops;
+use crate::request::FuseRequest;
 use nacre_node::{Ctx, WaitList};
 use nacre_types::{Errno, Fid, OpenHandle};
 use nacre_wire::mdt::{FileLock, FlockOutcome};
@@ -53,7 +54,7 @@ struct Known {
     ending: BTreeMap<Fid, u32>,
 }
 
-/// The owners of one mount that are not those of a flock(2).
+/// The owners of one mount that are not those of a flock(2), and the handles with locks of any kind that are ending.
 pub(crate) struct LockOwners {
     known: RefCell<Known>,
     /// A RELEASE has come, or was carried out.
@@ -90,7 +91,7 @@ impl Known {
         name.unwrap_or_else(|| self.fresh())
     }
     /// An owner is a process.
-    fn is_process(&mut self, kernel: u64) {
+    fn note_process(&mut self, kernel: u64) {
         if let Some(owner) = self.owners.get_mut(&kernel) {
             owner.is_process = true;
         }
@@ -125,7 +126,7 @@ impl LockOwners {
         if let Some(used) = known.handles.get_mut(&handle) {
             used.is_closed = true;
         }
-        known.is_process(process);
+        known.note_process(process);
         known.name(process)
     }
     /// The RELEASE of a handle has come. `flock`: it may have such a lock. Returns whether it may have locks.
@@ -157,15 +158,26 @@ impl LockOwners {
 
 impl<O: Ops> Door<O> {
     /// The name of the owner of a lock that is requested through a handle.
-    pub(crate) async fn lock_owner(&self, kernel: u64, handle: u64) -> u64 {
+    ///
+    /// # Errors
+    /// EINTR: its caller has ended meanwhile, and the handle may have been released.
+    pub(crate) async fn lock_owner(
+        &self,
+        request: &FuseRequest,
+        kernel: u64,
+        handle: u64,
+    ) -> Result<u64, Errno> {
         let LockOwners { known, released } = self.lock_owners();
         let deadline = self.ctx.now() + RELEASE_TIMEOUT;
         loop {
+            if request.has_reply() {
+                return Err(Errno::EINTR);
+            }
             if let Some(name) = known.borrow_mut().locks(kernel, handle) {
-                return name;
+                return Ok(name);
             }
             if self.ctx.timeout(deadline, released.wait()).await.is_none() {
-                known.borrow_mut().is_process(kernel);
+                known.borrow_mut().note_process(kernel);
             }
         }
     }
@@ -210,7 +222,7 @@ mod tests {
 
     fn closes(known: &mut Known, process: u64, handle: u64) {
         known.handles.get_mut(&handle).expect("it was locked").is_closed = true;
-        known.is_process(process);
+        known.note_process(process);
     }
 
     #[test]
@@ -250,7 +262,7 @@ mod tests {
         let name = known.locks(PROCESS, 1).expect("a new owner");
         closes(&mut known, CHILD, 1);
         assert_eq!(known.locks(PROCESS, 2), None);
-        known.is_process(PROCESS);
+        known.note_process(PROCESS);
         assert_eq!(known.locks(PROCESS, 2), Some(name));
         closes(&mut known, CHILD, 2);
         assert_eq!(known.locks(PROCESS, 3), Some(name));

@@ -191,7 +191,7 @@ impl Room {
             free_bytes = space.bytes_avail,
             granted_bytes = self.share().granted_by_all(),
             promised_bytes = self.promised_bytes(),
-            "no space left for a change of an object",
+            "no space left for a change of an object: remove files or add an OST",
         );
     }
     /// An object gives space back, which the file system below may free later.

@@ -130,8 +130,8 @@ impl Inodes {
             && granted.contains(attr_bits(&entry.attr))
             && seen >= inode.changed_at
         {
-            let times = |entry: &EntryReply| (entry.attr.size, entry.attr.mtime, entry.attr.ctime);
-            let is_same = inode.entry.as_ref().is_some_and(|old| times(old) == times(entry));
+            let version = |entry: &EntryReply| (entry.attr.size, entry.attr.mtime, entry.attr.ctime);
+            let is_same = inode.entry.as_ref().is_some_and(|old| version(old) == version(entry));
             inode.set_entry(Some(entry.clone()), is_same, &mut self.data_bytes);
         }
     }

@@ -32,9 +32,8 @@ impl Client {
         offset: u64,
         end: u64,
     ) -> Result<Option<(Bytes, Timestamp)>, Failure> {
-        let mdt = self.mdt_of(file.fid).await?;
-        let kept = if file.has_writers() { None } else { mdt.cached_data(file.fid) };
-        let found = match kept {
+        let mdt = self.mount.mdt_of(file.fid).filter(|_| !file.has_writers());
+        let found = match mdt.and_then(|mdt| mdt.cached_data(file.fid)) {
             Some(kept) => Some(kept),
             None => self.read_data(file).await?,
         };

@@ -118,7 +118,7 @@ impl Client {
             self.want_write_back_again(file);
             return Ok(false);
         }
-        file.has_write_back();
+        file.note_write_back();
         if args.sync {
             return Ok(false);
         }

@@ -297,12 +297,12 @@ impl FileState {
     }
     /// Whether the MDT may be asked for WRITE_BACK again.
     pub(crate) fn is_time_to_ask(&self, now: Instant) -> bool {
-        let next = self.asks.get().next(now);
-        self.asks.set(next.unwrap_or(self.asks.get()));
-        next.is_some()
+        let Some(asks) = self.asks.get().next(now) else { return false };
+        self.asks.set(asks);
+        true
     }
     /// This mount has WRITE_BACK: when it is lost, the MDT is asked again soon.
-    pub(crate) fn has_write_back(&self) {
+    pub(crate) fn note_write_back(&self) {
         self.asks.set(AskAgain::default());
     }
     /// A write has failed after its call had returned.

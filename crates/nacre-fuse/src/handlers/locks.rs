@@ -55,7 +55,7 @@ async fn lock<O: Ops>(door: &Door<O>, request: &FuseRequest, wait: bool) -> Repl
     let owner = match family(&args) {
         FlockFamily::Flock => args.fh,
         FlockFamily::Posix if args.lk.kind == UNLOCK => door.lock_owners().name(args.owner),
-        FlockFamily::Posix => door.lock_owner(args.owner, args.fh).await,
+        FlockFamily::Posix => door.lock_owner(request, args.owner, args.fh).await?,
     };
     let (handle, lock) = (OpenHandle(args.fh), file_lock(&args, owner)?);
     let granted = door.lock(request.fid()?, handle, lock, wait).await?;

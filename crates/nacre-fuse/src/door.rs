@@ -391,11 +391,13 @@ impl<O: Ops> Surroundings for AroundKernel<O> {
     fn changes(&self, dir: Fid) -> bool {
         self.any(|request| request.changes_directory(dir))
     }
-    fn changes_stand_in(&self) -> bool {
-        self.any(|request| request.has_stand_in() && changes(request.opcode()))
-    }
     fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
-        self.ops.upgrade()?.names_in_kernel()
+        let mut names = self.ops.upgrade()?.names_in_kernel()?;
+        let running = self.running.borrow();
+        let through_stand_ins = running.values().filter(|r| r.request.has_stand_in());
+        let changed = through_stand_ins.flat_map(|r| r.request.changed_names()).flatten();
+        names.extend(changed.map(|(dir, name)| (dir, Bytes::copy_from_slice(name))));
+        Some(names)
     }
     fn reads_into_pages(&self, fid: Fid) -> Vec<Range> {
         let running = self.running.borrow();

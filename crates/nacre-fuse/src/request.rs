@@ -42,6 +42,8 @@ pub struct FuseRequest {
     node: u64,
     /// A stand-in is concerned.
     has_stand_in: bool,
+    /// The directory to which a rename moves a name, by its own number.
+    target: Option<u64>,
     data: Bytes,
     origin: Origin,
     acknowledged: Cell<bool>,
@@ -62,7 +64,8 @@ impl FuseRequest {
         let silent = [op::FORGET, op::BATCH_FORGET, op::INTERRUPT, op::NOTIFY_REPLY].contains(&header.opcode);
         let (node, acknowledged) = (header.nodeid, Cell::new(silent));
         let origin = origin.into();
-        Ok(Self { header, node, has_stand_in: false, data, origin, acknowledged, groups: Vec::new() })
+        let (has_stand_in, target, groups) = (false, None, Vec::new());
+        Ok(Self { header, node, has_stand_in, target, data, origin, acknowledged, groups })
     }
     /// Looks up the groups of a caller that asks for names ([`VirtualName::tells_names`]). It reads `/proc`, so it is
     /// called before the request enters its island.
@@ -94,7 +97,10 @@ impl FuseRequest {
             self.header.nodeid = own;
             self.has_stand_in = true;
         }
-        self.has_stand_in |= self.target_directory().is_some_and(|node| moved.own_number(node).is_some());
+        let target = self.target_directory();
+        let own = target.and_then(|node| moved.own_number(node));
+        self.has_stand_in |= own.is_some();
+        self.target = own.or(target);
     }
     /// Whether the kernel names the inode, or the other directory of a rename, by a stand-in.
     pub(crate) fn has_stand_in(&self) -> bool {
@@ -112,16 +118,24 @@ impl FuseRequest {
             _ => None,
         }
     }
-    /// The names that a removal or rename changes.
+    /// The names that it makes, removes or moves.
     pub(crate) fn changed_names(&self) -> [Option<(Fid, &[u8])>; 2] {
         let mut args = self.args();
-        let newdir = match self.opcode() {
-            op::RENAME => args.take().map(|abi::RenameIn { newdir }| newdir),
-            op::RENAME2 => args.take().map(|abi::Rename2In { newdir, .. }| newdir),
-            _ => Ok(0),
+        let before = match self.opcode() {
+            op::CREATE => args.take().map(|abi::CreateIn { .. }| ()),
+            op::MKNOD => args.take().map(|abi::MknodIn { .. }| ()),
+            op::MKDIR => args.take().map(|abi::MkdirIn { .. }| ()),
+            op::LINK => args.take().map(|_: u64| ()),
+            op::RENAME => args.take().map(|abi::RenameIn { .. }| ()),
+            op::RENAME2 => args.take().map(|abi::Rename2In { .. }| ()),
+            op::SYMLINK | op::UNLINK | op::RMDIR => Ok(()),
+            _ => return [None, None],
         };
-        let mut named = |dir: Result<u64, Errno>| Some((fid_of(dir.ok()?).ok()?, args.name().ok()?));
-        [named(Ok(self.header.nodeid)), named(newdir)]
+        if before.is_err() {
+            return [None, None];
+        }
+        let mut named = |dir: u64| Some((fid_of(dir).ok()?, args.name().ok()?));
+        [named(self.header.nodeid), self.target.and_then(named)]
     }
     /// The nodes that the kernel forgets, and how many replies that have shown each of them it forgets.
     pub(crate) fn forgotten(&self) -> Vec<(u64, u64)> {

@@ -377,6 +377,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "inode_locks", "what_others_have_seen_of_a_pending_change_is_not_denied"),
     planted(
+        "the kernel has forgotten the names that it is being told to forget",
+        "crates/nacre-client/src/cache/metadata.rs",
+        &[("let mut names = self.returns.leaving()?;", "let mut names = Vec::new();")],
+    )
+    .found_by("nacre-client", "lib", "cache::tests::the_kernel_has_the_names_that_it_is_being_told_to_forget"),
+    planted(
         "older attributes replace newer ones",
         "crates/nacre-client/src/cache/inodes.rs",
         &[("            && seen >= inode.changed_at", "            && seen >= Transno(0)")],

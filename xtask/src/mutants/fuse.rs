@@ -176,6 +176,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "device::a_name_expires_that_a_rename_takes_away_while_a_neighbour_comes",
     ),
     planted(
+        "a name that is changed through a stand-in does not expire when a neighbour comes",
+        "crates/nacre-fuse/src/door.rs",
+        &[("names.extend(changed.map(|(dir, name)|", "names.extend(changed.take(0).map(|(dir, name)|")],
+    )
+    .found_by("nacre-fuse", "kernel_cache", "device::a_change_through_a_stand_in_ends_when_a_neighbour_comes"),
+    planted(
         "one of two names that a rename exchanges while a neighbour comes does not expire",
         "crates/nacre-fuse/src/handlers/names.rs",
         &[("door.kernel_moves(request.node(), old);", "")],
@@ -184,16 +190,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "nacre-fuse",
         "kernel_cache",
         "device::both_names_expire_that_a_rename_exchanges_while_a_neighbour_comes",
-    ),
-    planted(
-        "names that a change through a stand-in leaves behind count as expired",
-        "crates/nacre-fuse/src/kernel_cache/expire.rs",
-        &[("if !self.door.changes_stand_in()", "if (true || !self.door.changes_stand_in())")],
-    )
-    .found_by(
-        "nacre-fuse",
-        "lib",
-        "kernel_cache::tests::names_do_not_count_as_expired_for_a_change_through_a_stand_in",
     ),
     planted(
         "a name that is given while others expire counts as expired",

@@ -232,7 +232,9 @@ impl MetadataCache {
     }
     /// `None`: there may be others, which the kernel is being told to forget.
     pub(super) fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
-        (!self.returns.is_busy()).then(|| self.tables().names_in_kernel())
+        let mut names = self.returns.leaving()?;
+        names.extend(self.tables().names_in_kernel());
+        Some(names)
     }
     /// The kernel is given an access control list of an inode, or that there is none. False: it must not keep that, because
     /// this mount would not be told of a change.

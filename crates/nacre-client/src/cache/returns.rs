@@ -70,8 +70,9 @@ impl AfterFlush {
 #[derive(Default)]
 pub(crate) struct Returns {
     due: RefCell<Due>,
-    /// The names that the kernel is told to forget in the round under way.
+    /// The names that the kernel is told to forget in the round under way, and whether it is told to forget all.
     names: RefCell<Vec<(Fid, Bytes)>>,
+    are_all: Cell<bool>,
     after_flush: RefCell<Vec<AfterFlush>>,
     is_running: Cell<bool>,
 }
@@ -106,9 +107,12 @@ impl Returns {
         let stale = pages.into_iter().map(Stale::Pages).chain([Stale::All]).collect();
         *due = Due { stale, former_locks_ended, ..Due::default() };
     }
-    /// Whether the kernel is being told to forget something, or will be.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.is_running.get() || !self.due.borrow().is_empty()
+    /// The names that the kernel is being told to forget, or will be. `None`: all of them.
+    pub(super) fn leaving(&self) -> Option<Vec<(Fid, Bytes)>> {
+        let due = self.due.borrow();
+        let are_all = self.are_all.get() || due.stale.iter().any(|stale| matches!(stale, Stale::All));
+        let in_round = self.names.borrow();
+        (!are_all).then(|| in_round.iter().cloned().chain(due.stale.iter().filter_map(name)).collect())
     }
     /// Whether the kernel is being told to forget this name, or will be.
     pub(super) fn forgets(&self, parent: Fid, name: &[u8]) -> bool {
@@ -129,18 +133,22 @@ impl Returns {
     /// The work of the next round. `None`: there is none, and the task ends.
     pub(crate) fn take(&self) -> Option<DueReturns> {
         let due = core::mem::take(&mut *self.due.borrow_mut());
-        let name = |stale: &Stale| match stale {
-            Stale::Name { parent, name, .. } | Stale::Permissions { parent, name } => {
-                Some((*parent, name.clone()))
-            }
-            Stale::Inode(_) | Stale::Acls(_) | Stale::Pages(_) | Stale::Listing(_) | Stale::All => None,
-        };
         *self.names.borrow_mut() = due.stale.iter().filter_map(name).collect();
+        self.are_all.set(due.stale.iter().any(|stale| matches!(stale, Stale::All)));
         if due.is_empty() {
             self.is_running.set(false);
             return None;
         }
         Some((due.stale, due.ended, due.former_locks_ended, due.acks, due.cancels))
+    }
+}
+
+fn name(stale: &Stale) -> Option<(Fid, Bytes)> {
+    match stale {
+        Stale::Name { parent, name, .. } | Stale::Permissions { parent, name } => {
+            Some((*parent, name.clone()))
+        }
+        Stale::Inode(_) | Stale::Acls(_) | Stale::Pages(_) | Stale::Listing(_) | Stale::All => None,
     }
 }
 

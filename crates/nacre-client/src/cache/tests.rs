@@ -445,6 +445,30 @@ fn what_the_kernel_was_given_and_may_still_use_is_told_when_its_lock_ends() {
     assert_eq!(bed.stale(), [], "the time has passed");
 }
 
+#[test]
+fn the_kernel_has_the_names_that_it_is_being_told_to_forget() {
+    let bed = Bed::new();
+    bed.at(100);
+    let until = Instant(106_000_000_000);
+    bed.found(b"a", &file(1, 1), 5, 1);
+    assert!(bed.cache.give_name(DIR, b"a", until));
+    let names = alloc::vec![(DIR, bytes::Bytes::from_static(b"a"))];
+    assert_eq!(bed.cache.names_in_kernel(), Some(names.clone()));
+    bed.revoke(fid(1), InodeBits::ALL, 10);
+    bed.revoke(DIR, InodeBits::ALL, 11);
+    assert_eq!(bed.cache.names_in_kernel(), Some(names.clone()));
+    assert!(bed.cache.returns().begin() && bed.cache.returns().take().is_some());
+    assert_eq!(bed.cache.names_in_kernel(), Some(names));
+    assert!(bed.cache.returns().take().is_none());
+    assert_eq!(bed.cache.names_in_kernel(), Some(Vec::new()));
+    bed.cache.returns().all_ended(false, Vec::new());
+    assert_eq!(bed.cache.names_in_kernel(), None);
+    assert!(bed.cache.returns().take().is_some());
+    assert_eq!(bed.cache.names_in_kernel(), None);
+    assert!(bed.cache.returns().take().is_none());
+    assert_eq!(bed.cache.names_in_kernel(), Some(Vec::new()));
+}
+
 /// The kernel compares callers with the owner that it remembers.
 #[test]
 fn the_kernel_asks_for_a_name_again_when_the_permissions_of_its_inode_change() {

@@ -93,10 +93,7 @@ impl State {
     /// False if some names may still be valid before `until`.
     async fn expire_all(&self, to: To<'_>, until: Instant) -> bool {
         let names = loop {
-            // A change through a stand-in ends when no name is valid, also of those that are not among the names here.
-            if !self.door.changes_stand_in()
-                && let Some(names) = self.door.names_in_kernel()
-            {
+            if let Some(names) = self.door.names_in_kernel() {
                 break names;
             }
             if until <= self.ctx.now() {

@@ -180,10 +180,8 @@ pub(crate) trait Surroundings {
     fn holds_request_of(&self, dir: Fid) -> bool;
     /// Whether a change of a directory's entries is running.
     fn changes(&self, dir: Fid) -> bool;
-    /// Whether a change through a stand-in is running (`moved.rs`), after which the kernel has to forget names that are not
-    /// known here: those of the directory's own node.
-    fn changes_stand_in(&self) -> bool;
-    /// The names that may be valid. `None`: there may be others, which are being forgotten.
+    /// The names that may be valid. A change through a stand-in leaves those of the directory's own node as they were
+    /// (`moved.rs`): they are among them until its reply. `None`: there may be others, which are being forgotten.
     fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>>;
     /// The parts of a file whose pages the replies to requests under way will fill.
     fn reads_into_pages(&self, fid: Fid) -> Vec<Range>;

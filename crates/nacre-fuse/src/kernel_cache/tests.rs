@@ -9,7 +9,6 @@ struct Around {
     orders: Rc<RefCell<Vec<Order>>>,
     locked: Rc<Cell<bool>>,
     changes: Rc<Cell<bool>>,
-    changes_stand_in: Rc<Cell<bool>>,
     names: Rc<RefCell<Vec<(Fid, Bytes)>>>,
     reads: Rc<RefCell<Vec<(Fid, Range)>>>,
 }
@@ -19,9 +18,6 @@ impl Surroundings for Around {
     }
     fn changes(&self, _: Fid) -> bool {
         self.changes.get()
-    }
-    fn changes_stand_in(&self) -> bool {
-        self.changes_stand_in.get()
     }
     fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
         Some(self.names.borrow().clone())
@@ -371,23 +367,6 @@ fn a_name_to_which_an_entry_moves_meanwhile_expires_too() {
     assert_eq!(w.ctx.live_tasks(), 0);
     w.forget(vec![Stale::Name { parent: fid(4), name: "x".into(), child: None }]);
     assert!(w.run(0, false).is_empty(), "no name is valid any more");
-}
-
-#[test]
-fn names_do_not_count_as_expired_for_a_change_through_a_stand_in() {
-    let mut w = World::new();
-    w.reply(7, None, &[fid(9)]);
-    w.have_neighbours(true);
-    w.around.changes_stand_in.set(true);
-    w.kernel.event(KernelEvent::Neighbours);
-    // The change has everything forgotten before its reply.
-    w.forget(vec![Stale::All]);
-    assert_eq!(w.run(0, false).len(), 1);
-    w.kernel.event(KernelEvent::Written { number: 0, result: Written::LeftOut });
-    assert!(w.run(8_999, true).is_empty());
-    assert_eq!(w.ctx.live_tasks(), 2, "a name that is not known here may still be valid");
-    w.run(1, true);
-    assert_eq!(w.ctx.live_tasks(), 0);
 }
 
 #[test]

@@ -627,6 +627,37 @@ fn both_names_expire_that_a_rename_exchanges_while_a_neighbour_comes() {
     assert!(neighbour.is_there());
 }
 
+/// It has everything forgotten before its reply, which waits until no name is valid: also the one that it has changed, which
+/// the directory has under its own number.
+#[test]
+fn a_change_through_a_stand_in_ends_when_a_neighbour_comes() {
+    let Some(m) = caching(LONG) else { return };
+    std::fs::create_dir(m.at("on")).unwrap();
+    let known = moved_by_another_mount(&m);
+    let dir = Fid::from_ino(known.metadata().unwrap().ino());
+    let own = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&known))).join("f");
+    std::fs::write(&own, "text").unwrap();
+    m.solo().ask(|fs| fs.hold("mkdir", Some(fs.fid_of(b"x").unwrap())));
+    let new = m.at("x/new");
+    let mkdir = std::thread::spawn(move || std::fs::create_dir(new).unwrap());
+    common::eventually("mkdir waits", || m.solo().ask(|fs| fs.waiting("mkdir")) == 1);
+    m.solo().ask(|fs| fs.hold("unlink", None));
+    let path = m.at("y/dir/f");
+    let unlink = std::thread::spawn(move || std::fs::remove_file(path));
+    common::eventually("unlink waits", || m.solo().ask(|fs| fs.waiting("unlink")) == 1);
+    m.solo().ask(move |fs| fs.remove_behind(dir, b"f"));
+    let before = m.counter("names");
+    let neighbour = Neighbour::on(m.at("on"));
+    common::eventually("names expire", || m.counter("names") > before);
+    m.solo().ask(|fs| fs.release_all());
+    mkdir.join().unwrap();
+    common::eventually("the change has ended", || unlink.is_finished());
+    assert!(unlink.join().unwrap().is_err());
+    // It would not ask whether a file that it still has there is a directory.
+    assert_eq!(std::fs::remove_dir(own).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert!(neighbour.is_there());
+}
+
 /// An epoch, which takes no lock, would detach the neighbour.
 #[test]
 fn a_call_that_waits_for_a_name_in_the_directory_that_it_holds_goes_on_when_the_name_has_run_out() {

@@ -411,25 +411,23 @@ impl Tables {
         };
         let (first, second) = (unchanged(self, 0), unchanged(self, 1));
         match (effect, touches.names.as_slice(), first, second) {
-            (NameEffect::Moved, [from, to], Some(Some(moved)), replaced)
-                if replaced.is_some() || self.has_one_name(moved) =>
+            // Two names of one inode both stay.
+            (NameEffect::Moved, _, Some(Some(moved)), Some(Some(replaced))) if moved == replaced => {}
+            (NameEffect::Moved | NameEffect::MovedFromWhiteout, [from, to], Some(Some(moved)), replaced)
+                if replaced.map_or_else(|| self.has_one_name(moved), |replaced| replaced != Some(moved)) =>
             {
-                // Two names of one inode both stay.
-                if replaced != Some(Some(moved)) {
+                if matches!(effect, NameEffect::Moved) {
                     self.changed_name(from.0, &from.1, None, at);
-                    self.changed_name(to.0, &to.1, Some(moved), at);
+                } else {
+                    self.unknown_name(from, at);
                 }
+                self.changed_name(to.0, &to.1, Some(moved), at);
             }
             (NameEffect::Exchanged, [a, b], Some(Some(first)), Some(Some(second))) => {
                 self.changed_name(a.0, &a.1, Some(second), at);
                 self.changed_name(b.0, &b.1, Some(first), at);
             }
-            (_, names, ..) => {
-                for (parent, name) in names {
-                    let gone = self.entries.unknown(*parent, name, at);
-                    self.renamed(gone, *parent, name);
-                }
-            }
+            (_, names, ..) => names.iter().for_each(|name| self.unknown_name(name, at)),
         }
         if let ([from, to], [from_until, to_until]) = (touches.names.as_slice(), in_kernel.as_slice()) {
             if matches!(effect, NameEffect::Moved | NameEffect::MovedFromWhiteout | NameEffect::Exchanged) {
@@ -449,6 +447,10 @@ impl Tables {
         if !is_noted {
             stale.push(Stale::Name { parent: *parent, name: name.clone(), child: None });
         }
+    }
+    fn unknown_name(&mut self, (parent, name): &(Fid, Bytes), at: Transno) {
+        let gone = self.entries.unknown(*parent, name, at);
+        self.renamed(gone, *parent, name);
     }
     fn has_one_name(&self, fid: Fid) -> bool {
         self.inodes.entry(fid).is_some_and(|entry| entry.attr.is_dir() || entry.attr.nlink == 1)

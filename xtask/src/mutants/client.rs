@@ -377,6 +377,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "inode_locks", "what_others_have_seen_of_a_pending_change_is_not_denied"),
     planted(
+        "the bit OPEN is returned when the kernel has forgotten names of others",
+        "crates/nacre-client/src/cache/metadata.rs",
+        &[("if revoke.bits == InodeBits::OPEN &&", "if false && revoke.bits == InodeBits::OPEN &&")],
+    )
+    .found_by(
+        "nacre-client",
+        "lib",
+        "cache::tests::the_bit_open_alone_does_not_wait_until_the_kernel_has_forgotten_names",
+    ),
+    planted(
         "the kernel has forgotten the names that it is being told to forget",
         "crates/nacre-client/src/cache/metadata.rs",
         &[("let mut names = self.returns.leaving()?;", "let mut names = Vec::new();")],

@@ -346,10 +346,15 @@ impl MetadataCache {
                 let mut tables = self.tables();
                 self.revokes.set(self.revokes.get() + revokes.len() as u64);
                 for revoke in revokes {
+                    let before = stale.len();
                     tables.revoked(&revoke, &mut stale);
-                    self.returns.add_revoked(revoke.fid, revoke.bits);
                     let converted = revoke.wanted == nacre_types::InodeMode::Pr;
                     let ack = mdt::RevokeAck { number: revoke.number, converted };
+                    if revoke.bits == InodeBits::OPEN && stale.len() == before {
+                        self.returns.add_open(revoke.fid, ack);
+                        continue;
+                    }
+                    self.returns.add_revoked(revoke.fid, revoke.bits);
                     if self.must_flush(revoke.fid, revoke.bits) {
                         self.returns.add_after_flush(AfterFlush::ack(revoke.fid, ack));
                     } else {

@@ -6,6 +6,9 @@
 //! so a lock is never returned while the kernel still forgets what depends on it. After a restart of the MDT, the task
 //! reports that this mount and its kernel no longer use locks of an earlier start. A lock under which bytes are kept is
 //! returned when the OSTs have them; other locks do not wait for that.
+//!
+//! The bit OPEN alone is returned beside the rounds. The kernel has nothing under it, and a change of this mount may wait for
+//! its return (the MDT has to know the opens of a file first), while the kernel cannot forget a name before that change has ended.
 
 use crate::cache::kernel::Stale;
 use alloc::vec::Vec;
@@ -74,6 +77,7 @@ pub(crate) struct Returns {
     names: RefCell<Vec<(Fid, Bytes)>>,
     are_all: Cell<bool>,
     after_flush: RefCell<Vec<AfterFlush>>,
+    opens: RefCell<Vec<(Fid, RevokeAck)>>,
     is_running: Cell<bool>,
 }
 
@@ -91,6 +95,14 @@ impl Returns {
     /// Returns that have to wait for a flush.
     pub(crate) fn take_after_flush(&self) -> Vec<AfterFlush> {
         core::mem::take(&mut *self.after_flush.borrow_mut())
+    }
+    /// The bit OPEN is revoked, and nothing else.
+    pub(super) fn add_open(&self, fid: Fid, ack: RevokeAck) {
+        self.opens.borrow_mut().push((fid, ack));
+    }
+    /// Returns that have to wait for the reports of opens only.
+    pub(crate) fn take_opens(&self) -> Vec<(Fid, RevokeAck)> {
+        core::mem::take(&mut *self.opens.borrow_mut())
     }
     /// Bits of an inode are revoked.
     pub(super) fn add_revoked(&self, fid: Fid, bits: InodeBits) {

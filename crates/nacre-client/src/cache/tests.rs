@@ -469,6 +469,34 @@ fn the_kernel_has_the_names_that_it_is_being_told_to_forget() {
     assert_eq!(bed.cache.names_in_kernel(), Some(Vec::new()));
 }
 
+/// A change of this mount may wait for it, and the kernel cannot forget a name before that change has ended.
+#[test]
+fn the_bit_open_alone_does_not_wait_until_the_kernel_has_forgotten_names() {
+    let bed = Bed::new();
+    bed.at(100);
+    bed.found(b"a", &file(1, 1), 5, 1);
+    bed.found(b"b", &file(2, 1), 6, 3);
+    assert!(bed.cache.give_name(DIR, b"b", Instant(106_000_000_000)));
+    bed.revoke(fid(2), InodeBits::ALL, 10);
+    bed.revoke(DIR, InodeBits::ALL, 11);
+    bed.revoke(fid(1), InodeBits::OPEN, 12);
+    let ack = nacre_wire::mdt::RevokeAck { number: 12, converted: false };
+    assert_eq!(bed.cache.returns().take_opens(), [(fid(1), ack)]);
+    let (stale, ended, _, acks, _) = bed.cache.returns().take().unwrap();
+    assert!(stale.contains(&gone(b"b", Some(fid(2)))));
+    assert!(!ended.iter().any(|(of, _)| *of == fid(1)));
+    assert_eq!(acks.len(), 2);
+}
+
+#[test]
+fn the_new_name_of_a_whiteout_rename_is_known() {
+    let bed = Bed::new();
+    bed.found(b"a", &file(1, 1), 5, 1);
+    bed.not_found(b"b", 5, 3);
+    bed.changed(bed.changing(&[b"a", b"b"]), 6, NameEffect::MovedFromWhiteout, alloc::vec![file(1, 1)]);
+    assert_eq!((bed.find(b"a"), bed.find(b"b")), (None, Some(Some(fid(1)))));
+}
+
 /// The kernel compares callers with the owner that it remembers.
 #[test]
 fn the_kernel_asks_for_a_name_again_when_the_permissions_of_its_inode_change() {

@@ -7,7 +7,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::time::Duration;
 use nacre_dlm::client::InodeCancel;
-use nacre_types::{Failure, Fid, InodeBits};
+use nacre_types::{Fid, InodeBits};
 use nacre_wire::Frame;
 use nacre_wire::mdt::{self, CancelInodeLocks, FormerLocksEnded, INODE_LOCKS_MAX, RevokeAck};
 
@@ -33,6 +33,10 @@ impl Mdt {
         if !after.is_empty() {
             self.ctx().spawn(self.clone().return_after_flush(after));
         }
+        let opens = self.cache().returns().take_opens();
+        if !opens.is_empty() {
+            self.ctx().spawn(self.clone().return_opens(opens));
+        }
         if self.cache().returns().begin() {
             self.ctx().spawn(self.clone().return_in_order());
         }
@@ -57,7 +61,7 @@ impl Mdt {
             if flushed.is_some() {
                 break;
             }
-            let instance = self.peer.with_import(|import| import.instance()).unwrap_or_default();
+            let instance = self.instance();
             let numbers: Vec<u64> = acks.iter().map(|ack| ack.number).collect();
             for flushing in numbers.chunks(INODE_LOCKS_MAX) {
                 let (acks, cancels) = (Vec::new(), Vec::new());
@@ -71,11 +75,23 @@ impl Mdt {
         self.cache().returns().add(Vec::new(), acks, cancels);
         self.return_locks();
     }
+    /// Returns the bit OPEN of inodes when their opens are reported.
+    async fn return_opens(self: Rc<Self>, opens: Vec<(Fid, RevokeAck)>) {
+        let instance = self.instance();
+        let (fids, acks): (Vec<Fid>, Vec<RevokeAck>) = opens.into_iter().unzip();
+        self.late_releases().ended(self.ctx(), &fids).await;
+        self.report_opens(&fids).await;
+        self.closed_before_return(&fids).await;
+        self.send_returns(instance, acks, Vec::new()).await;
+    }
+    /// That of the MDT now: a resend reaches a later start, which must not take a return for one of its own locks.
+    fn instance(&self) -> u64 {
+        self.peer.with_import(|import| import.instance()).unwrap_or_default()
+    }
     async fn return_in_order(self: Rc<Self>) {
         while let Some(due) = self.cache().returns().take() {
             let (stale, ended, former_locks_ended, acks, cancels) = due;
-            // A resend reaches a later start of the MDT, which must not take it for its own locks.
-            let instance = self.peer.with_import(|import| import.instance()).unwrap_or_default();
+            let instance = self.instance();
             let kernel = self.cache().kernel();
             if let Some(kernel) = kernel.filter(|_| !stale.is_empty()) {
                 kernel.forget(stale).await;
@@ -96,17 +112,10 @@ impl Mdt {
             if former_locks_ended && let Err(error) = self.call(&FormerLocksEnded { instance }).await {
                 tracing::debug!(target_name = %self.name, %error, "the end of former locks could not be told");
             }
-            if let Err(error) = self.send_returns(instance, acks, cancels).await {
-                tracing::debug!(target_name = %self.name, %error, "locks could not be returned: they ended otherwise");
-            }
+            self.send_returns(instance, acks, cancels).await;
         }
     }
-    async fn send_returns(
-        &self,
-        instance: u64,
-        acks: Vec<RevokeAck>,
-        cancels: Vec<InodeCancel>,
-    ) -> Result<(), Failure> {
+    async fn send_returns(&self, instance: u64, acks: Vec<RevokeAck>, cancels: Vec<InodeCancel>) {
         let cancel = |c: InodeCancel| mdt::InodeCancel { fid: c.fid, bits: c.bits, number: c.number };
         let mut acks = acks.into_iter();
         let mut cancels = cancels.into_iter().map(cancel);
@@ -118,9 +127,12 @@ impl Mdt {
                 flushing: Vec::new(),
             };
             if request.acks.is_empty() && request.cancels.is_empty() {
-                return Ok(());
+                return;
             }
-            self.call(&request).await?;
+            if let Err(error) = self.call(&request).await {
+                tracing::debug!(target_name = %self.name, %error, "locks could not be returned: they ended otherwise");
+                return;
+            }
         }
     }
 }

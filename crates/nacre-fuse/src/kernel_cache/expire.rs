@@ -81,9 +81,15 @@ impl State {
         let Some(link) = self.link.borrow().clone() else { return };
         let to = To { link: &link, generation, is_forced: false };
         let (until, given) = (self.names_until.get(), self.names_given.get());
+        if until <= self.ctx.now() || self.expiring.replace(Some(given)) == Some(given) {
+            return; // neighbours come and go
+        }
         self.moves.borrow_mut().begin();
         let done = self.expire_all(to, until).await;
         self.moves.borrow_mut().end();
+        if self.expiring.get() == Some(given) {
+            self.expiring.set(None);
+        }
         // If names have got a validity again since, there were no neighbours for a while.
         if done && self.names_given.get() == given {
             self.names_until.set(self.ctx.now());

@@ -204,6 +204,8 @@ struct State {
     names_given_at: Cell<Instant>,
     /// Woken when no name is valid before that.
     names_expired: WaitList,
+    /// All names are being made to expire that were given up to this number.
+    expiring: Cell<Option<u64>>,
     moves: RefCell<Moves>,
     unsettled: RefCell<Unsettled>,
     left_names: RefCell<LeftNames>,
@@ -248,6 +250,7 @@ impl KernelDoor {
             names_given: Cell::new(0),
             names_given_at: Cell::default(),
             names_expired: ctx.wait_list(),
+            expiring: Cell::default(),
             moves: RefCell::default(),
             unsettled: RefCell::default(),
             left_names: RefCell::new(LeftNames::new(SeededHash::new(ctx.random()))),
@@ -662,7 +665,7 @@ impl Grant<'_> {
                 attr = Duration::ZERO;
             }
         }
-        let may_be_valid = link.has_epoch && !link.gate.neighbours().were_present();
+        let may_be_valid = link.has_epoch && !link.gate.neighbours().were_lately(now);
         let mut entry = if may_be_valid { enough(validity.entry) } else { Duration::ZERO };
         if !state.unsettled.borrow_mut().has_room(now) {
             entry = Duration::ZERO;

@@ -282,3 +282,26 @@ fn a_write_waits_a_moment_for_space_that_the_device_frees_with_delay() {
         assert_eq!(written, Some(expected), "after {delay_ms} ms");
     }
 }
+
+/// The MDT has been refused objects when it started; since then a foreign file has gone. It asks again before a create fails.
+#[test]
+fn a_create_finds_the_space_that_the_device_has_since_the_mdt_was_refused_objects() {
+    let mut c = support::cluster(4, 1, 1);
+    c.world.run_for(3 * SEC);
+    let store: Arc<dyn Store> = c.stores[OST].clone();
+    let foreign = FileId::Run(1 << 40);
+    let piece = vec![bytes::Bytes::from(vec![1; MIB as usize])];
+    let mut offset = 0;
+    while store.execute(StoreOp::Write { file: foreign, offset, data: piece.clone() }) == Ok(StoreDone::Unit)
+    {
+        offset += MIB;
+    }
+    let (mdt, mount) = (c.servers[1], c.mounts[0]);
+    c.world.kill(mdt);
+    c.world.start_later(mdt, 100 * MS);
+    c.world.run_for(5 * SEC);
+    assert_eq!(avail(&mut c, "OST0000") / MIB, 0);
+    assert_eq!(store.execute(StoreOp::Delete { file: foreign }), Ok(StoreDone::Unit));
+    let made = run(&mut c, mount, async |client: Rc<Client>| create(&client, "new").await.map(drop));
+    assert_eq!(made, Ok(()));
+}

@@ -4,6 +4,16 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "an OST that has refused objects is not asked for them before a create fails",
+        "crates/nacre-mdt/src/osts/reclaim.rs",
+        &[("osts.ask_room(&ost).await.is_ok()", "osts.ask_space(&ost).await.is_ok()")],
+    )
+    .found_by(
+        "nacre-sim",
+        "full_osts",
+        "a_create_finds_the_space_that_the_device_has_since_the_mdt_was_refused_objects",
+    ),
+    planted(
         "an inode that cannot be read ends the listing of its directory",
         "crates/nacre-mdt/src/service/read.rs",
         &[("Ok(None) | Err(OsdError::Corrupt { .. }) => return Ok(None),", "Ok(None) => return Ok(None),")],

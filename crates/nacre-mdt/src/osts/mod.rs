@@ -486,7 +486,7 @@ impl Osts {
         }
     }
     /// Asks an OST for its space. Returns the objects reserved on it.
-    pub(crate) async fn ask_space(&self, ost: &Ost) -> Result<u64, RpcError> {
+    async fn ask_space(&self, ost: &Ost) -> Result<u64, RpcError> {
         if ost.full.get() {
             // New files come as soon as truncates and destroys have given it room again.
             ost.peer.call(&FreeSpace {}).await?;
@@ -500,7 +500,7 @@ impl Osts {
         Ok(objects)
     }
     /// The same, and reserves more objects.
-    async fn ask_room(&self, ost: &Ost) -> Result<(), RpcError> {
+    pub(crate) async fn ask_room(&self, ost: &Ost) -> Result<(), RpcError> {
         let objects = self.ask_space(ost).await?;
         if objects >= RESERVE_BELOW {
             return Ok(());

@@ -84,7 +84,7 @@ impl Mdt {
         let asked = osts.iter().filter(|ost| ost.peer.is_connected()).map(|ost| async move {
             let (promise, reply) = self.core().ctx.promise();
             let (osts, ost) = (self.osts().clone(), ost.clone());
-            self.core().ctx.spawn(async move { promise.fulfil(osts.ask_space(&ost).await.is_ok()) });
+            self.core().ctx.spawn(async move { promise.fulfil(osts.ask_room(&ost).await.is_ok()) });
             self.core().ctx.timeout(until, reply).await
         });
         join_all(asked).await;

@@ -184,7 +184,11 @@ fn a_second_up_on_the_same_mount_or_data_names_the_first_and_others_run_beside_i
         &["is in use by process", &pid],
     );
     assert!(!no_such_flag.contains("--takeover"), "{no_such_flag}");
-    m.refused(&["serve", data.join("ost0").to_str().unwrap()], &["is in use by process", &pid, "--takeover"]);
+    let ost = data.join("ost0");
+    for takeover in [&[][..], &["--takeover"]] {
+        let args = [&["serve", ost.to_str().unwrap()], takeover].concat();
+        m.refused(&args, &["is in use by process", &pid, "stop it with nacre down"]);
+    }
     m.refused(
         &["destroy", "--dir", data.to_str().unwrap(), "--yes"],
         &["is in use by pid", &pid, "nacre down"],

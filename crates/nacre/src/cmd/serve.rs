@@ -148,9 +148,10 @@ fn target(text: &str) -> Result<Served> {
         check_nothing_is_left(Path::new(text))?;
         let opened = target_dir::open(Path::new(text));
         return opened.map_err(|error| match error.downcast_ref() {
-            Some(OpenError::Busy { .. }) => {
-                anyhow!("{error}\nhint: nacre serve --takeover ends that process and serves its target")
-            }
+            Some(OpenError::Busy { holder, .. }) => match takeover::hint(holder) {
+                Ok(hint) => anyhow!("{error}\n{hint}"),
+                Err(unknown) => unknown,
+            },
             _ => error,
         });
     };

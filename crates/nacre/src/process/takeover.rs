@@ -3,10 +3,11 @@
 //! Rules: only the process that the lock file names is ended (pid and start time, by pidfd, so that no other process with
 //! a reused pid is ended). A process of another host or of another pid namespace is not ended, because its end could not be
 //! observed. The store is opened only after the process has ended, so that all its writes are visible and no further one
-//! can follow. The new log epoch is a new file.
+//! can follow. The new log epoch is a new file. A `nacre up` is not ended: its mount and its other targets would go with it.
 
 use crate::output;
 use crate::process::pause;
+use crate::process::registry::{self, ProcessEntry, ProcessKind};
 use anyhow::{Context as _, Result, bail};
 use nacre_osd_fs::{FsStore, Holder};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,11 +30,30 @@ pub(crate) fn take_over(dir: &Path) -> Result<()> {
             pause(Duration::from_millis(10)); // gone, and the kernel closes its files
             continue;
         }
+        if is_up(&holder)? {
+            bail!("{} is in use by {holder}\n{HINT_FOR_UP}", dir.display());
+        }
         end(dir, &holder)?;
         output::note(&format!("took {} over from {holder}", dir.display()));
         killed = Some(holder);
     }
     Ok(())
+}
+
+/// What to do if the process is a `nacre up`.
+const HINT_FOR_UP: &str =
+    "hint: it is a `nacre up`, which serves other targets and a mount, too; stop it with nacre down";
+
+/// What may be done about a process that serves a store.
+pub(crate) fn hint(holder: &Holder) -> Result<&'static str> {
+    let of_a_server = "hint: nacre serve --takeover ends that process and serves its target";
+    Ok(if is_up(holder)? { HINT_FOR_UP } else { of_a_server })
+}
+fn is_up(holder: &Holder) -> Result<bool> {
+    let is_it = |entry: &ProcessEntry| {
+        entry.kind == ProcessKind::Up && u32::try_from(entry.pid).is_ok_and(|pid| pid == holder.pid)
+    };
+    Ok(holder.is_running_here() && registry::entries()?.iter().any(is_it))
 }
 
 fn end(dir: &Path, holder: &Holder) -> Result<()> {

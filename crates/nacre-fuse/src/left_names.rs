@@ -53,8 +53,10 @@ pub(crate) struct LeftNames {
     order: VecDeque<(Instant, Fid)>,
     /// The stand-ins that the kernel may have at a place.
     stand_ins: HashMap<Place, StandIn, SeededHash>,
-    /// The inodes of all of these.
+    /// The inodes of all of these, and of those that have ended.
     inodes: BTreeMap<u64, Fid>,
+    /// Stand-ins that have ended, the oldest first: handles that a program has opened with O_PATH keep them.
+    ended: VecDeque<u64>,
     next: u64,
 }
 struct StandIn {
@@ -94,9 +96,9 @@ impl LeftNames {
             return None;
         }
         if self.stand_ins.len() >= NOTED_MAX {
-            let inodes = &mut self.inodes;
-            self.stand_ins
-                .retain(|_, StandIn { node, until }| *until >= now || inodes.remove(node).is_none());
+            let old: Vec<u64> =
+                self.stand_ins.extract_if(|_, s| s.until < now).map(|(_, s)| s.node).collect();
+            old.into_iter().for_each(|node| self.end(node));
         }
         if self.stand_ins.len() >= NOTED_MAX {
             return None;
@@ -104,10 +106,19 @@ impl LeftNames {
         self.next = if STAND_INS.contains(&(self.next + 1)) { self.next + 1 } else { STAND_INS.start };
         let stand_in = StandIn { node: self.next, until: now + RECENT };
         if let Some(former) = self.stand_ins.insert(place, stand_in) {
-            self.inodes.remove(&former.node);
+            self.end(former.node);
         }
         self.inodes.insert(self.next, fid);
         Some(self.next)
+    }
+    /// The kernel does not find a stand-in at its place any more.
+    fn end(&mut self, node: u64) {
+        if self.ended.len() >= NOTED_MAX
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.inodes.remove(&oldest);
+        }
+        self.ended.push_back(node);
     }
     /// The inode behind a stand-in.
     pub(crate) fn inode(&self, node: u64) -> Option<Fid> {
@@ -120,7 +131,8 @@ impl LeftNames {
             return None;
         }
         let stand_in = self.stand_ins.remove(&self.place(parent, name))?;
-        self.inodes.remove(&stand_in.node)
+        self.end(stand_in.node);
+        self.inode(stand_in.node)
     }
     /// The kernel has moved its entry of a file away from this name itself, so no call uses it any more.
     pub(crate) fn renamed(&mut self, parent: Fid, name: &[u8]) {
@@ -162,6 +174,7 @@ mod tests {
         assert_eq!(names.changes(Fid::ROOT, b"here"), None);
         assert_eq!(names.changes(Fid::ROOT, b"there"), Some(fid(5)));
         assert_eq!(names.changes(Fid::ROOT, b"there"), None);
+        assert_eq!(names.inode(number), Some(fid(5)), "a handle may have it");
     }
 
     #[test]
@@ -192,7 +205,8 @@ mod tests {
         }
         assert_eq!(names.stand_in(fid(2 * NOTED_MAX as u32 - 1), there, 7, at(500)), None);
         assert!(names.stand_in(fid(2 * NOTED_MAX as u32 - 1), there, 7, at(501)).is_some());
-        assert_eq!((names.stand_ins.len(), names.inodes.len()), (1, 1), "the others are old");
+        let known = (names.stand_ins.len(), names.ended.len(), names.inodes.len());
+        assert_eq!(known, (1, NOTED_MAX, NOTED_MAX + 1), "the others are old");
         names.add(fid(1), here, None, at(5000));
         assert_eq!((names.order.len(), names.left.len()), (1, 1), "the others are old");
     }

@@ -4,7 +4,7 @@
 //! if the name stays what it is. An overlayfs keeps the entries of its layers, and fails with ESTALE for good if one of them is
 //! invalidated. So while there are neighbours, names get no validity, and neither is written. Names that
 //! were valid before expire as soon as the first neighbour is seen by a thread that waits for changes of the table of
-//! mounts (`kernel_cache/expire.rs`), which delays changes. So names get a validity again [`AFTERWARDS`] only: who has mounted
+//! mounts (`kernel_cache/expire.rs`), which delays changes. So names get no validity for [`AFTERWARDS`] either: who has mounted
 //! one file system probably mounts another. The notifications named above are preceded by a look, too, which costs one poll unless
 //! mounts have changed. Only the mounts of this process's name space are seen.
 

@@ -170,8 +170,6 @@ impl Room {
         }
         for _ in 0..LOOKS {
             self.core.ctx.sleep(LOOK_INTERVAL).await;
-            // Mounts that were writing when they were asked before may need less of their grants now.
-            self.recall_grants().await;
             if self.unreserved(&self.space().await?) > then {
                 return Ok(true);
             }

@@ -176,6 +176,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "device::a_name_expires_that_a_rename_takes_away_while_a_neighbour_comes",
     ),
     planted(
+        "names are valid again at once when a neighbour has gone",
+        "crates/nacre-fuse/src/neighbours.rs",
+        &[("const AFTERWARDS: Duration = Duration::from_secs(60)", "const AFTERWARDS: Duration = Duration::ZERO")],
+    )
+    .found_by("nacre-fuse", "kernel_cache", "device::a_file_system_that_is_mounted_on_a_directory_stays"),
+    planted(
         "a name that is changed through a stand-in does not expire when a neighbour comes",
         "crates/nacre-fuse/src/door.rs",
         &[("names.extend(changed.map(|(dir, name)|", "names.extend(changed.take(0).map(|(dir, name)|")],

@@ -559,10 +559,10 @@ fn a_file_system_that_is_mounted_on_a_directory_stays() {
     (0..10).for_each(|_| assert_eq!(m.ino("f"), new));
     assert!(asked().0 >= before.0 + 10);
     drop(neighbour);
-    // Another one may follow.
+    // Another one may follow. So many questions that the end of this one is seen meanwhile.
     let before = asked();
-    (0..10).for_each(|_| assert_eq!(m.ino("f"), new));
-    assert!(asked().0 >= before.0 + 10);
+    (0..500).for_each(|_| assert_eq!(m.ino("f"), new));
+    assert!(asked().0 >= before.0 + 500);
 }
 
 /// The name of a file is gone, and the kernel has been told so. It would not ask whether a file that it still has there is a

@@ -138,6 +138,7 @@ fn main() {
     let options = MountOptions {
         source: "spike".to_owned(),
         kernel: nacre_fuse::KernelOptions::default(),
+        shared_memory: None,
         session: SessionConfig { readdirplus: true, ..SessionConfig::default() },
     };
     let mut mounted = mount_fuse(dir.path(), &options).unwrap();

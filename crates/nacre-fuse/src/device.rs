@@ -57,23 +57,17 @@ impl Channel {
     /// Those of read(2) that neither mean "nothing there" nor "unmounted".
     pub fn read(self: &Arc<Self>) -> rustix::io::Result<Read> {
         let Some(fd) = &self.fd else { return Ok(Read::Gone) };
-        let mut buffer = self.pool.take();
-        let len = loop {
-            match rustix::io::read(fd, rustix::buffer::spare_capacity(&mut buffer)) {
-                Ok(len) => break len,
+        let data = loop {
+            match self.pool.read(fd) {
+                Ok(data) => break data,
                 // EINTR: a signal. ENOENT: the caller was interrupted while the request was in transit.
                 Err(Errno::INTR | Errno::NOENT) => {}
-                Err(e) => {
-                    self.pool.give(buffer);
-                    return match e {
-                        Errno::AGAIN => Ok(Read::Empty),
-                        Errno::NODEV | Errno::CONNABORTED => Ok(Read::Gone),
-                        e => Err(e),
-                    };
-                }
+                Err(Errno::AGAIN) => return Ok(Read::Empty),
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(Read::Gone),
+                Err(error) => return Err(error),
             }
         };
-        let data = self.pool.keep(buffer);
+        let len = data.len();
         match FuseRequest::parse(data, self.clone()) {
             Ok(request) => Ok(Read::Request(request.with_callers_groups())),
             Err(abi::Short) => {

@@ -13,6 +13,7 @@ use crate::session::{self, Session, SessionConfig, SessionError};
 use crate::table::FS_TYPE;
 use crate::table::{mounted_type, mounts_on};
 use crate::uring::{Rings, Transport, WhyDevice};
+use nacre_rt::SharedMemory;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
@@ -31,6 +32,8 @@ pub struct MountOptions {
     pub kernel: KernelOptions,
     /// Offered to the kernel at FUSE_INIT.
     pub session: SessionConfig,
+    /// Large requests are read into it, so that servers on this machine can look at written bytes where they are.
+    pub shared_memory: Option<SharedMemory>,
 }
 
 /// The reason why a mount or unmount failed. The text is for the user.
@@ -124,7 +127,7 @@ pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountE
         MountPoint::Empty(path) => (path.clone(), connect(&path, options)?),
         MountPoint::Dead(path) => (path.clone(), connect_instead(&path, options)?),
     };
-    let channel = Arc::new(Channel::new(device, Arc::new(BufferPool::default())));
+    let channel = Arc::new(Channel::new(device, Arc::new(BufferPool::new(options.shared_memory.clone()))));
     let (rings, why) = match options.session.rings.then(|| Rings::prepare(&channel)) {
         Some(Ok(rings)) => (Some(rings), WhyDevice::Unknown),
         Some(Err(why)) => (None, why),

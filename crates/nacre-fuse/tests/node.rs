@@ -78,6 +78,7 @@ fn mount(loops: usize, hold: Option<&'static str>) -> Option<Mount> {
     let island = add(&node, "memory", hold, &held);
     let dir = tempfile::Builder::new().prefix("fuse-node-").tempdir().unwrap();
     let options = MountOptions {
+        shared_memory: None,
         source: "memory".to_owned(),
         kernel: nacre_fuse::KernelOptions {
             no_suid: true,

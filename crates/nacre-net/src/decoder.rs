@@ -3,13 +3,20 @@
 //! Invariants: lengths are checked against the limits before memory is reserved; memory for a frame is reserved in
 //! steps, each no larger than the part that has arrived (or [`STEP_MIN`]), so that a sender cannot reserve memory by a
 //! large length alone; after an error the decoder refuses all input (a byte stream cannot be resynchronized). Bulk
-//! arrives as a list of buffers (`bulk_buffers.rs`), and is never copied again.
+//! arrives as a list of buffers (`bulk_buffers.rs`), and is never copied again; or it lies in memory that the peer shares
+//! (`shared_memory/`), and only the table of its parts arrives.
 
 use crate::bulk_buffers::{BulkBuffer, BulkBuffers, LARGE};
+use crate::shared_memory::PeerMemory;
 use crate::sum;
 use bytes::Bytes;
 use crc_fast::Digest;
-use nacre_wire::{Frame, FrameError, HEADER_BYTES, Header, Lengths, MAX_BODY_BYTES, MAX_BULK_BYTES};
+use nacre_wire::{
+    Frame, FrameError, HEADER_BYTES, Header, Kind, Lengths, MAX_BODY_BYTES, MAX_BULK_BYTES, flags,
+};
+use rustix::fd::OwnedFd;
+use std::io;
+use std::sync::Arc;
 
 /// The first piece of memory for a part of a frame.
 const STEP_MIN: usize = 256 << 10;
@@ -53,6 +60,7 @@ pub struct Decoder {
     limits: Limits,
     state: State,
     memory: Memory,
+    shared: Option<Arc<PeerMemory>>,
 }
 
 /// Where memory for frames comes from.
@@ -64,7 +72,15 @@ struct Memory {
 impl Decoder {
     /// Waits for the first header. Bulk is received into memory of `buffers`.
     pub fn new(limits: Limits, buffers: BulkBuffers) -> Self {
-        Self { limits, state: State::start(), memory: Memory { buffers, reserved_bytes: 0 } }
+        Self { limits, state: State::start(), memory: Memory { buffers, reserved_bytes: 0 }, shared: None }
+    }
+    /// From now on frames may have their bulk in the memory behind a descriptor that the peer has passed.
+    ///
+    /// # Errors
+    /// It is not memory that can be shared. Bulk travels in the socket then.
+    pub fn share(&mut self, memory: &OwnedFd) -> io::Result<()> {
+        self.shared = Some(PeerMemory::open(memory)?);
+        Ok(())
     }
     /// Applies to frames whose header has not been received yet.
     pub fn set_limits(&mut self, limits: Limits) {
@@ -157,7 +173,17 @@ impl Decoder {
         {
             return Err(FrameError::BadBodyChecksum);
         }
-        out(Frame { header: parts.header, body: Bytes::from(parts.body), bulk: parts.bulk });
+        let Parts { mut header, body, mut bulk, .. } = *parts;
+        let is_greeting = matches!(header.kind, Kind::Hello | Kind::HelloReply);
+        if header.has(flags::SHARED_BULK) && !is_greeting {
+            let found = match (&self.shared, bulk.as_slice()) {
+                (Some(shared), [table]) => shared.parts(table, self.limits.bulk_bytes_max),
+                _ => None,
+            };
+            bulk = found.ok_or(FrameError::BadShare)?;
+            header.flags &= !flags::SHARED_BULK;
+        }
+        out(Frame { header, body: Bytes::from(body), bulk });
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use crate::{NetError, decoder::Limits};
 use nacre_types::{Errno, Failure};
 use nacre_wire::bounds::NAME_BYTES_MAX;
-use nacre_wire::{Frame, Header, Kind};
+use nacre_wire::{Frame, Header, Kind, flags};
 
 /// Longest name or sentence in the first frames; a peer that sends more is not a nacre process.
 pub const HELLO_BODY_BYTES_MAX: u32 = 1024;
@@ -29,6 +29,11 @@ pub fn hello(island: &str) -> Frame {
 /// The HelloReply that accepts.
 pub fn hello_reply() -> Frame {
     Frame::new(Header::new(Kind::HelloReply, 0), Vec::new())
+}
+/// The same Hello, with which memory for bulk is passed; or the same HelloReply: that memory is mapped.
+pub fn sharing(mut greeting: Frame) -> Frame {
+    greeting.header.flags |= flags::SHARED_BULK;
+    greeting
 }
 /// The HelloReply that refuses with `sentence`. The connection is closed after it.
 pub fn hello_refused(errno: Errno, sentence: &str) -> Frame {

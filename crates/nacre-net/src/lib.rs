@@ -8,6 +8,7 @@ mod address;
 mod bulk_buffers;
 mod decoder;
 mod hello;
+mod shared_memory;
 mod socket;
 mod sum;
 mod writer;
@@ -15,10 +16,13 @@ mod writer;
 pub use address::{Address, AddressError, DEFAULT_PORT};
 pub use bulk_buffers::BulkBuffers;
 pub use decoder::{Decoder, Limits};
-pub use hello::{HELLO_BODY_BYTES_MAX, hello, hello_refused, hello_reply, read_hello, read_hello_reply};
+pub use hello::{
+    HELLO_BODY_BYTES_MAX, hello, hello_refused, hello_reply, read_hello, read_hello_reply, sharing,
+};
+pub use shared_memory::{Lender, SharedBuffer, SharedMemory};
 pub use socket::{
     Accepted, Candidate, Received, Scratch, accept, candidates, connect, connect_result, listen,
-    local_candidates, receive, unlink,
+    local_candidates, receive, receive_greeting, unlink,
 };
 pub use writer::{Sent, Writer};
 

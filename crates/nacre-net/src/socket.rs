@@ -4,16 +4,19 @@
 use crate::{Address, Decoder, NetError};
 use nacre_wire::Frame;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::Errno;
+use rustix::io::{Errno, IoSliceMut};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind, connect as sys_connect,
-    getsockname, listen as sys_listen, socket_with, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags,
+    SocketType, acceptfrom_with, bind, connect as sys_connect, getsockname, listen as sys_listen, recvmsg,
+    socket_with, sockopt,
 };
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
 const BACKLOG: i32 = 256;
+/// Room for a Hello. More than that comes from no client: it waits for the reply.
+const GREETING_BYTES: usize = 4096;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// Room for many small frames in one system call.
 const SCRATCH_BYTES: usize = 64 << 10;
@@ -62,6 +65,45 @@ pub enum Received {
     End,
 }
 
+/// The outcome of a read: the bytes, or why there are none.
+fn read(result: rustix::io::Result<usize>) -> Result<Result<usize, Received>, NetError> {
+    match result {
+        Ok(0) => Ok(Err(Received::End)),
+        Ok(n) => Ok(Ok(n)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(Err(Received::Nothing)),
+        Err(error) => Err(NetError::io("read", error)),
+    }
+}
+
+/// One read of a unix socket whose peer has not greeted yet; gives out the frames that it completes, and puts the descriptor
+/// that came with them, if there was one, into `passed`.
+///
+/// # Errors
+/// As [`receive`].
+pub fn receive_greeting(
+    fd: impl AsFd,
+    decoder: &mut Decoder,
+    passed: &mut Option<OwnedFd>,
+    out: &mut impl FnMut(Frame),
+) -> Result<Received, NetError> {
+    let mut bytes = [0; GREETING_BYTES];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut attached = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = recvmsg(fd, &mut [IoSliceMut::new(&mut bytes)], &mut attached, flags);
+    for message in attached.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            *passed = descriptors.last();
+        }
+    }
+    let count = match read(received.map(|message| message.bytes))? {
+        Ok(count) => count,
+        Err(ended) => return Ok(ended),
+    };
+    decoder.feed(&bytes[..count.min(GREETING_BYTES)], out)?;
+    Ok(Received::Bytes { bytes: count, drained: count < GREETING_BYTES })
+}
+
 /// One read; gives out the frames that it completes.
 ///
 /// # Errors
@@ -72,12 +114,6 @@ pub fn receive(
     scratch: &mut Scratch,
     out: &mut impl FnMut(Frame),
 ) -> Result<Received, NetError> {
-    let read = |result| match result {
-        Ok(0) => Ok(Err(Received::End)),
-        Ok(n) => Ok(Ok(n)),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(Err(Received::Nothing)),
-        Err(error) => Err(NetError::io("read", error)),
-    };
     let (bytes, room) = if let Some(memory) = decoder.direct() {
         let room = memory.len();
         let bytes = match read(rustix::io::read(fd, memory))? {

@@ -1,10 +1,12 @@
-//! The writer: sends many frames with one `sendmsg`, and continues where the socket was full.
+//! The writer: sends many frames with one `sendmsg`, and continues where the socket was full. Bulk that lies in memory that the
+//! peer shares is lent to it instead (`shared_memory/`).
 
+use crate::shared_memory::{Lender, SharedMemory};
 use crate::sum;
 use bytes::Bytes;
-use nacre_wire::{Frame, HEADER_BYTES};
+use nacre_wire::{Frame, HEADER_BYTES, flags};
 use rustix::fd::AsFd;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
@@ -29,15 +31,26 @@ pub struct Writer {
     sent_bytes: u64,
     /// Whether bodies get a checksum (not over a unix socket, where the kernel copies memory to memory).
     sums: bool,
+    lender: Option<Lender>,
 }
 
 impl Writer {
     /// `sums`: whether bodies get a checksum.
     pub fn new(sums: bool) -> Self {
-        Self { pieces: VecDeque::new(), offset: 0, sent_bytes: 0, sums }
+        Self { pieces: VecDeque::new(), offset: 0, sent_bytes: 0, sums, lender: None }
     }
-    /// Queues a frame behind those before. The caller bounds the queue (outbox).
-    pub fn push(&mut self, frame: Frame) {
+    /// From now on bulk is lent where that is possible: the peer has mapped the memory.
+    pub fn lend_with(&mut self, lender: Option<Lender>) {
+        self.lender = lender;
+    }
+    /// Queues a frame behind those before. The caller bounds the queue (outbox). Returns whether its bulk is lent to the peer.
+    pub fn push(&mut self, mut frame: Frame) -> bool {
+        let table = self.lender.as_ref().and_then(|lender| lender.lend(&frame.bulk));
+        let is_lent = table.is_some();
+        if let Some(table) = table {
+            frame.header.flags |= flags::SHARED_BULK;
+            frame.bulk = vec![table];
+        }
         let body_sum = if self.sums { sum::of_parts(&frame.body, &frame.bulk) } else { 0 };
         let header = frame.encode_header(body_sum, sum::crc32c);
         // A small body travels with its header: one allocation and one piece instead of two.
@@ -51,6 +64,7 @@ impl Writer {
             self.pieces.push_back(frame.body);
         }
         self.pieces.extend(frame.bulk.into_iter().filter(|b| !b.is_empty()));
+        is_lent
     }
     /// Bytes that the socket has taken so far.
     pub fn sent_bytes(&self) -> u64 {
@@ -87,6 +101,30 @@ impl Writer {
             }
         }
         Ok(Sent::All)
+    }
+
+    /// Sends the frames that were queued, at least one, and passes the descriptor of `memory` along with them. Returns whether
+    /// the socket has taken all of them.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_with(&mut self, fd: impl AsFd, memory: &SharedMemory, calls: &mut u64) -> io::Result<Sent> {
+        let Some(first) = self.pieces.front() else { return Ok(Sent::All) };
+        *calls += 1;
+        let descriptors = [memory.as_fd()];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut attached = SendAncillaryBuffer::new(&mut space);
+        attached.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match sendmsg(&fd, &[IoSlice::new(&first[self.offset..])], &mut attached, flags) {
+            Ok(sent) => {
+                self.sent_bytes += sent as u64;
+                self.advance(sent);
+            }
+            Err(rustix::io::Errno::AGAIN) => return Ok(Sent::Blocked),
+            Err(error) => return Err(error.into()),
+        }
+        self.send(fd, calls)
     }
 
     fn advance(&mut self, mut sent: usize) {

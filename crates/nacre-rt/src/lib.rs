@@ -37,5 +37,6 @@ pub use clock::{now, random, wall};
 pub use cpu::bind;
 pub use idle_poll::IdlePoll;
 pub use island::{DoorSink, EndReason, IslandRef};
+pub use nacre_net::{SharedBuffer, SharedMemory};
 pub use node::{Config, IoThreads, Node, RtError, Server, Source, SourceId, SourceState};
 pub use stats::{IslandStats, NodeStats, Times};

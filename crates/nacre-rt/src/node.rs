@@ -6,7 +6,7 @@ use crate::io::IoPool;
 use crate::island::{DoorSink, EndReason, IslandRef};
 use crate::stats::NodeStats;
 use crate::{clock, driver};
-use nacre_net::{Address, BulkBuffers};
+use nacre_net::{Address, BulkBuffers, SharedMemory};
 use nacre_node::{ConnId, Ctx, Event, LogLimiter, Logic, RepeatedErrors, Store};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -53,6 +53,8 @@ pub struct Config {
     pub help_after: Duration,
     /// On small virtual machines, keeps idle CPUs from halting while loops are woken in quick succession.
     pub idle_poll: bool,
+    /// Memory for bulk that is shared with servers on this machine; without it bulk travels through their sockets.
+    pub shared_memory: Option<SharedMemory>,
 }
 impl Default for Config {
     fn default() -> Self {
@@ -72,6 +74,7 @@ impl Default for Config {
             stall_max: Duration::from_secs(30),
             help_after: Duration::from_micros(100),
             idle_poll: false,
+            shared_memory: None,
         }
     }
 }
@@ -185,6 +188,10 @@ impl From<Arc<Shared>> for Node {
 }
 
 impl Node {
+    /// The memory for bulk that is shared with servers on this machine.
+    pub fn shared_memory(&self) -> Option<SharedMemory> {
+        self.0.config.shared_memory.clone()
+    }
     /// Bulk bytes that came in over sockets and are in use.
     pub fn bulk_bytes(&self) -> u64 {
         self.0.bulk.used()

@@ -25,11 +25,12 @@ use crate::island::IslandRef;
 use crate::node::{Node, Shared};
 use crate::progress::Progress;
 use nacre_net::{
-    Accepted, Address, BulkBuffers, Candidate, Decoder, Limits, NetError, Received, Scratch, Sent, Writer,
+    Accepted, Address, BulkBuffers, Candidate, Decoder, Lender, Limits, NetError, Received, Scratch, Sent,
+    SharedMemory, Writer,
 };
 use nacre_node::{ConnId, Event, Next, Origin, Outbox};
 use nacre_types::{Errno, Instant};
-use nacre_wire::{Frame, FrameError, Kind, Opcode};
+use nacre_wire::{Frame, FrameError, Kind, Opcode, flags};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::OwnedFd;
 use rustix::net::Shutdown;
@@ -51,6 +52,8 @@ pub(crate) struct SocketLink {
     peer: String,
     /// Origin of the peer, for an accepted connection.
     origin: Origin,
+    /// It is a unix socket, which passes descriptors.
+    is_unix: bool,
     /// The island has accepted its peer as a client.
     admitted: AtomicBool,
     /// Only the holder of the send token accesses it; the mutex is never contended.
@@ -91,6 +94,18 @@ pub(crate) struct Socket {
     /// Accounting of received bulk; `None` for connections that this side has opened.
     bulk: Option<BulkShare>,
     paused: Option<Paused>,
+    sharing: Sharing,
+}
+
+/// Whether bulk is shared with the peer.
+enum Sharing {
+    No,
+    /// Outbound: the memory of this process has been passed, and the lender is used once the peer has mapped it.
+    Offered(Lender),
+    /// Outbound: frames of this process are lent.
+    Lends(SharedMemory),
+    /// Inbound: the peer has passed the descriptor of its memory.
+    Passed(OwnedFd),
 }
 
 /// A connection whose reading is paused.
@@ -213,6 +228,7 @@ impl Socket {
             outgoing: Progress::default(),
             bulk: None,
             paused: None,
+            sharing: Sharing::No,
         }
     }
     pub(crate) fn fd(&self) -> &OwnedFd {
@@ -307,7 +323,7 @@ impl Socket {
         let Phase::Connecting(opening, candidate) = &self.phase else { return true };
         let (mut opening, candidate) = (opening.clone(), candidate.clone());
         let greeted = nacre_net::connect_result(&self.link.fd, &candidate).and_then(|()| {
-            self.link.write_now(nacre_net::hello(&opening.target))?;
+            self.sharing = self.link.greet(&opening)?;
             self.link.watch_for(EventFlags::IN);
             Ok(())
         });
@@ -375,14 +391,17 @@ impl Socket {
             }
             let mut frames = Vec::new();
             self.look_if_admitted();
-            let received = SCRATCH.with(|scratch| {
-                nacre_net::receive(
-                    &self.link.fd,
-                    &mut self.decoder,
-                    &mut scratch.borrow_mut(),
-                    &mut |frame| frames.push(frame),
-                )
-            });
+            let received = match self.phase {
+                Phase::Unnamed if self.link.is_unix => self.receive_greeting(&mut frames),
+                _ => SCRATCH.with(|scratch| {
+                    nacre_net::receive(
+                        &self.link.fd,
+                        &mut self.decoder,
+                        &mut scratch.borrow_mut(),
+                        &mut |frame| frames.push(frame),
+                    )
+                }),
+            };
             shared.stats.frames_received.add(frames.len() as u64);
             self.received_frames += frames.len() as u64;
             if let Ok(Received::Bytes { bytes, .. }) = received {
@@ -390,6 +409,9 @@ impl Socket {
             }
             for frame in frames {
                 self.take_frame(shared, frame)?;
+            }
+            if let Sharing::Lends(memory) = &self.sharing {
+                memory.look_for_returns();
             }
             match received {
                 Ok(Received::Bytes { drained: false, .. }) => {}
@@ -415,6 +437,17 @@ impl Socket {
             driver::run();
         }
         Ok(())
+    }
+
+    fn receive_greeting(&mut self, frames: &mut Vec<Frame>) -> Result<Received, NetError> {
+        let mut passed = None;
+        let received = nacre_net::receive_greeting(&self.link.fd, &mut self.decoder, &mut passed, &mut |f| {
+            frames.push(f)
+        });
+        if let Some(descriptor) = passed {
+            self.sharing = Sharing::Passed(descriptor);
+        }
+        received
     }
 
     fn take_frame(&mut self, shared: &Arc<Shared>, mut frame: Frame) -> Result<(), String> {
@@ -447,6 +480,14 @@ impl Socket {
                     }
                     return Err(error.to_string());
                 }
+                self.sharing =
+                    match (std::mem::replace(&mut self.sharing, Sharing::No), &shared.config.shared_memory) {
+                        (Sharing::Offered(lender), Some(memory)) if frame.header.has(flags::SHARED_BULK) => {
+                            self.link.lock_writer().lend_with(Some(lender));
+                            Sharing::Lends(memory.clone())
+                        }
+                        _ => Sharing::No,
+                    };
                 shared.stats.connections_opened.add(1);
                 if conn.link.set(Link::Socket(self.link.clone())).is_err() {
                     unreachable!("a connection is opened once");
@@ -482,7 +523,19 @@ impl Socket {
         shared.stats.connections_accepted.add(1);
         let id = shared.inbound_id();
         let conn = Conn::linked(id, Link::Socket(self.link.clone()), shared.config.send_queue_bytes_max);
-        let _fresh = conn.push(Out::Frame(nacre_net::hello_reply()));
+        let mut reply = nacre_net::hello_reply();
+        if frame.header.has(flags::SHARED_BULK)
+            && let Sharing::Passed(memory) = std::mem::replace(&mut self.sharing, Sharing::No)
+        {
+            match self.decoder.share(&memory) {
+                Ok(()) => reply = nacre_net::sharing(reply),
+                Err(error) => {
+                    tracing::debug!(peer = self.link.peer, %error, "the memory of a peer is not used")
+                }
+            }
+        }
+        self.sharing = Sharing::No;
+        let _fresh = conn.push(Out::Frame(reply));
         let from = self.link.peer.clone();
         let origin = self.link.origin;
         driver::push(Work::Accept { island: island.clone(), conn: conn.clone(), from, origin });
@@ -536,7 +589,7 @@ impl Remote for SocketLink {
 
     fn drain(&self, conn: &Arc<Conn>) {
         let mut batch = VecDeque::new();
-        let mut frames = 0;
+        let (mut frames, mut lent) = (0, 0);
         let mut calls = 0;
         loop {
             conn.outbox.with(|o| o.take_batch(&mut batch, BATCH_FRAMES, BATCH_BYTES));
@@ -552,7 +605,7 @@ impl Remote for SocketLink {
                 match out {
                     Out::Frame(frame) => {
                         frames += 1;
-                        writer.push(frame);
+                        lent += u64::from(writer.push(frame));
                     }
                     Out::Close(_) => close = true,
                     Out::Opened => {}
@@ -583,6 +636,7 @@ impl Remote for SocketLink {
         }
         self.stats(|s| {
             s.frames_sent.add(frames);
+            s.frames_shared.add(lent);
             s.sends.add(calls);
         });
     }
@@ -598,6 +652,7 @@ impl SocketLink {
             fd,
             peer,
             origin,
+            is_unix: !sums,
             admitted: AtomicBool::new(false),
             writer: Mutex::new(Writer::new(sums)),
             at: OnceLock::new(),
@@ -647,6 +702,7 @@ impl SocketLink {
 
     /// The loop drops the socket: waiting bytes are discarded.
     fn abandon(&self) {
+        self.lock_writer().lend_with(None);
         let conn = {
             let mut blocked = self.lock_blocked();
             blocked.over = true;
@@ -660,13 +716,31 @@ impl SocketLink {
         }
     }
 
+    /// Sends the Hello, and the memory for bulk with it if the server is on this machine.
+    fn greet(&self, opening: &Opening) -> Result<Sharing, NetError> {
+        let hello = nacre_net::hello(&opening.target);
+        let memory = opening.node.config.shared_memory.as_ref().filter(|_| self.is_unix);
+        let Some((memory, lender)) = memory.and_then(|memory| Some((memory, memory.lender(&self.fd)?)))
+        else {
+            return self.write_now(hello).map(|()| Sharing::No);
+        };
+        self.write_with(nacre_net::sharing(hello), Some(memory)).map(|()| Sharing::Offered(lender))
+    }
+
     /// Sends a frame of the handshake, while no other thread sends. The frame is small and the socket is new, so there
     /// is room.
     fn write_now(&self, frame: Frame) -> Result<(), NetError> {
+        self.write_with(frame, None)
+    }
+    fn write_with(&self, frame: Frame, memory: Option<&SharedMemory>) -> Result<(), NetError> {
         let mut writer = self.lock_writer();
         writer.push(frame);
         let mut calls = 0;
-        match writer.send(&self.fd, &mut calls) {
+        let sent = match memory {
+            Some(memory) => writer.send_with(&self.fd, memory, &mut calls),
+            None => writer.send(&self.fd, &mut calls),
+        };
+        match sent {
             Ok(Sent::All) => Ok(()),
             Ok(Sent::Blocked) => Err(NetError::Handshake("the peer does not read".to_owned())),
             Err(error) => Err(NetError::Io { what: "send".to_owned(), cause: error }),

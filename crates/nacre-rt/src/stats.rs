@@ -105,6 +105,8 @@ counters! {
     io_synced,
     frames_received,
     frames_sent,
+    /// Frames among them whose bulk a peer on this machine has looked at where it was, in shared memory.
+    frames_shared,
     /// Calls of `sendmsg`.
     sends,
     /// Times a socket was full.

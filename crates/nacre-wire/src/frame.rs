@@ -48,7 +48,10 @@ pub mod flags {
     pub const RECONSTRUCTED: u32 = 4;
     /// The server has stopped renewing the lease of this export (a callback deadline has passed).
     pub const LEASE_ENDING: u32 = 8;
-    // 16 and 32 are free.
+    /// Hello of a client that passes memory for bulk with it; HelloReply: the server has mapped it. Any later frame of that
+    /// client: its bulk is a table of parts of this memory.
+    pub const SHARED_BULK: u32 = 16;
+    // 32 is free.
     /// A ping: the sender has nothing more to replay.
     pub const REPLAY_DONE: u32 = 64;
     /// Reply: the versions before the change follow its body, four u64. Replay: the attached reply has them.
@@ -161,6 +164,8 @@ pub enum FrameError {
     BadBodyChecksum,
     #[error("{what} of {bytes} bytes is over the limit of {limit}")]
     TooLarge { what: &'static str, bytes: u32, limit: u32 },
+    #[error("its bulk is said to be in shared memory, where it is not")]
+    BadShare,
     #[error("unknown frame kind {0}")]
     BadKind(u8),
 }

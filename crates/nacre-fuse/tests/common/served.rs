@@ -20,6 +20,7 @@ pub fn options(rings: bool) -> MountOptions {
     MountOptions {
         source: "memory".to_owned(),
         kernel: nacre_fuse::KernelOptions::default(),
+        shared_memory: None,
         session: SessionConfig { readdirplus: true, rings, ..SessionConfig::default() },
     }
 }

@@ -14,7 +14,7 @@ use nacre_mgs::Mgs;
 use nacre_net::Address;
 use nacre_node::Logic;
 use nacre_ost::Ost;
-use nacre_rt::{Config, EndReason, IslandRef, Node};
+use nacre_rt::{Config, EndReason, IslandRef, Node, SharedMemory};
 use nacre_target::{KeptWrites, TargetConfig, TargetIsland};
 use nacre_types::{TargetKind, TargetName};
 use nacre_wire::params::TargetParam;
@@ -94,9 +94,12 @@ impl Process {
         });
         let on_end = targets.clone();
         let idle_poll = std::env::var_os("NACRE_IDLE_POLL").is_none_or(|word| word != "no");
-        let node = Node::start(Config { loops: LOOPS, idle_poll, ..config }, move |node, island, reason| {
-            on_end.ended(node, island, reason)
-        })?;
+        // The mount of an `up` has its servers in the same process.
+        let shared_memory = (kind == ProcessKind::Mount).then(shared_memory).flatten();
+        let node = Node::start(
+            Config { loops: LOOPS, idle_poll, shared_memory, ..config },
+            move |node, island, reason| on_end.ended(node, island, reason),
+        )?;
         let socket = registry::own_socket()?;
         node.listen(&format!("unix:{}", socket.display()).parse::<Address>()?)?;
         Ok(Self { node, socket, targets, registration: None })
@@ -264,6 +267,12 @@ impl Drop for Process {
         drop(self.registration.take());
         drop(std::fs::remove_file(&self.socket));
     }
+}
+
+fn shared_memory() -> Option<SharedMemory> {
+    SharedMemory::create()
+        .inspect_err(|error| tracing::warn!(%error, "written data will be copied through the sockets of servers on this machine"))
+        .ok()
 }
 
 fn stop_island(island: &IslandRef, signals: &mut Signals) -> Result<()> {

@@ -186,6 +186,7 @@ pub(crate) fn attach(
             source: format!("{address}:/{fs}"),
             kernel: options.kernel(),
             session: SessionConfig { rings: options.uring != Uring::Never, ..SessionConfig::default() },
+            shared_memory: process.node().shared_memory(),
         },
     )?;
     let source = match FuseSource::start(process.node(), &mut mounted, island, signals::wake) {

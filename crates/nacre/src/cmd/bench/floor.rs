@@ -60,6 +60,7 @@ pub(crate) fn run(args: &FloorArgs) -> Result<()> {
             atime: KernelAtime { never: true, ..KernelAtime::default() },
             ..KernelOptions::default()
         },
+        shared_memory: None,
         session: SessionConfig {
             readdirplus: args.validity > 0,
             rings: !args.no_uring,

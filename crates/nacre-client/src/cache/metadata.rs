@@ -201,6 +201,9 @@ impl MetadataCache {
     pub(super) fn xattr_names(&self, fid: Fid) -> Option<Vec<Bytes>> {
         self.tables().xattr_names(fid)
     }
+    pub(super) fn permissions_serial(&self, fid: Fid) -> Option<u64> {
+        self.tables().permissions_serial(fid)
+    }
     /// A number for a read of extended attributes that begins. `None`: its result cannot be kept.
     pub(crate) fn xattr_serial(&self, fid: Fid) -> Option<u64> {
         self.on.get().then(|| self.tables().xattr_serial(fid))?

@@ -65,6 +65,11 @@ impl Mdt {
     pub(crate) fn known_with<T>(&self, fid: Fid, part: impl FnOnce(&EntryReply) -> T) -> Option<T> {
         self.locks_usable_until().and_then(|_| self.cache().inode_with(fid, part))
     }
+    /// A number that changes when another mount may have changed owner, mode, or privileges of an inode. `None`: it may do so
+    /// now.
+    pub(crate) fn permissions_serial(&self, fid: Fid) -> Option<u64> {
+        self.locks_usable_until().and_then(|_| self.cache().permissions_serial(fid))
+    }
     /// Whether bytes that are written to a file may be kept here now.
     pub(crate) fn may_write_back(&self, fid: Fid) -> bool {
         self.locks_usable_until().is_some() && self.cache().may_write_back(fid)

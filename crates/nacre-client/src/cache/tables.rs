@@ -217,6 +217,10 @@ impl Tables {
         }
         self.inodes.serial(fid)
     }
+    /// A number that changes when PERM is lost, and with own changes of extended attributes. `None` without PERM.
+    pub(super) fn permissions_serial(&mut self, fid: Fid) -> Option<u64> {
+        self.covers(fid, InodeBits::PERM).then(|| self.inodes.serial(fid))?
+    }
     /// Keeps what was read of extended attributes, unless the inode has changed since the number was given.
     pub(super) fn keep_xattr(&mut self, fid: Fid, serial: u64, name: &[u8], value: Option<&Bytes>) {
         if self.xattr_serial(fid) == Some(serial) {

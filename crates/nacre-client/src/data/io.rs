@@ -32,7 +32,7 @@ use nacre_types::{
     Caller, Component, Errno, Extent, Failure, Fid, LockCookie, OpenHandle, ProtocolOutcome, SetAttr,
     Timestamp, name,
 };
-use nacre_wire::mdt::Setattr;
+use nacre_wire::mdt::{Getattr, Setattr};
 use nacre_wire::ost::{LockMode, ObjectState, Read, SyncObject, Write};
 use nacre_wire::target::Sync;
 
@@ -242,12 +242,35 @@ impl Client {
 
     /// Whether a change of a file's bytes by this ordinary user may take something away: its groups matter then.
     pub fn may_lose_privileges(&self, handle: OpenHandle, caller: &Caller) -> bool {
-        self.files.handle(handle).is_ok_and(|open| open.file.loses_privileges(caller))
+        let loses = |file: &FileState| !self.knows_privileges(file) || file.loses_privileges(caller);
+        self.files.handle(handle).is_ok_and(|open| loses(&open.file))
+    }
+
+    /// Set-id bits and capabilities of a file were just learned.
+    pub(crate) fn learned_privileges(&self, file: &FileState) {
+        file.privileges_learned(self.permissions_serial(file.fid));
+    }
+    fn permissions_serial(&self, fid: Fid) -> Option<u64> {
+        self.mount.mdt_of(fid)?.permissions_serial(fid)
+    }
+    fn knows_privileges(&self, file: &FileState) -> bool {
+        let learned = file.privileges_at();
+        learned.is_some() && learned == self.permissions_serial(file.fid)
+    }
+    /// Learns set-id bits and capabilities again if another mount may have set them since.
+    async fn know_privileges(&self, file: &FileState) -> Result<(), Failure> {
+        if !self.knows_privileges(file) {
+            let reply = self.mdt_of(file.fid).await?.read_inode(&Getattr { fid: file.fid }).await?;
+            file.learn(&self.settled(reply));
+            self.learned_privileges(file);
+        }
+        Ok(())
     }
 
     /// Takes set-id bits and file capabilities away before an ordinary user changes the bytes.
     pub(crate) async fn kill_privileges(&self, open: &Open, caller: &Caller) -> Result<(), Failure> {
         let file = &open.file;
+        self.know_privileges(file).await?;
         if file.loses_privileges(caller) {
             let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
             let request = Setattr { fid: file.fid, set, caller: caller.clone(), time: self.now() };
@@ -261,6 +284,7 @@ impl Client {
 
     /// Takes file capabilities away before a privileged caller changes the bytes, which leaves set-id bits alone.
     async fn drop_capability(&self, file: &FileState) -> Result<(), Failure> {
+        self.know_privileges(file).await?;
         if !file.has_privileges() {
             return Ok(());
         }

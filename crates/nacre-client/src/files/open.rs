@@ -143,6 +143,7 @@ impl Client {
     fn opened(&self, reply: &EntryReply, how: OpenHow, asked: u32, created: bool) -> Rc<Open> {
         let file = self.files.of(reply.attr.fid);
         file.learn(reply);
+        self.learned_privileges(&file);
         let noatime = asked & open_flags::NOATIME != 0;
         let open = Open::new(how.handle, file, how.flags, noatime);
         if open.is_writer() {

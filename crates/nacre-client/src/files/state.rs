@@ -32,6 +32,8 @@ pub(crate) struct FileState {
     kill_priv: Cell<bool>,
     /// A write by a user who is not in the group must remove the set-group-id bit.
     set_gid: Cell<bool>,
+    /// The number of the permissions when these two were learned last (`Cache::permissions_serial`).
+    privileges_at: Cell<Option<u64>>,
     /// Handles open for writing.
     writers: Cell<u32>,
     /// Last known state per object, while there are writers.
@@ -79,6 +81,7 @@ impl FileState {
             owner: Cell::default(),
             kill_priv: Cell::new(false),
             set_gid: Cell::new(false),
+            privileges_at: Cell::new(None),
             writers: Cell::new(0),
             known: RefCell::default(),
             dirty: Cell::new(false),
@@ -103,6 +106,14 @@ impl FileState {
         if let Some(layout) = &reply.layout {
             self.learn_layout(layout);
         }
+    }
+    /// Privileges were just learned, with the permissions of this number if they are locked.
+    pub(crate) fn privileges_learned(&self, serial: Option<u64>) {
+        self.privileges_at.set(serial);
+    }
+    /// The number of the permissions with which privileges were learned.
+    pub(crate) fn privileges_at(&self) -> Option<u64> {
+        self.privileges_at.get()
     }
     /// Whether the file has set-id bits or capabilities that a write may take away.
     pub(crate) fn has_privileges(&self) -> bool {

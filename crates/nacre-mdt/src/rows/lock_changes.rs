@@ -98,13 +98,15 @@ pub(crate) fn changed_bits(old: &Inode, new: &Inode) -> InodeBits {
     let names = if new.is_regular() { InodeBits::LOOKUP | InodeBits::WRITE_BACK } else { InodeBits::LOOKUP };
     when(new.attr.nlink == 0, InodeBits::ALL)
         | when(
-            (a.mode, a.uid, a.gid) != (b.mode, b.uid, b.gid) || xattrs(old, true) != xattrs(new, true),
+            (a.mode, a.uid, a.gid) != (b.mode, b.uid, b.gid)
+                || old.has_privileges() != new.has_privileges()
+                || xattrs(old, true) != xattrs(new, true),
             InodeBits::PERM,
         )
         | when(old.links != new.links || old.links_beyond != new.links_beyond, names)
         | when(
             (a.nlink, a.ctime, a.projid, a.rdev) != (b.nlink, b.ctime, b.projid, b.rdev)
-                || (old.entries, old.has_privileges()) != (new.entries, new.has_privileges())
+                || old.entries != new.entries
                 || old.xattrs.is_empty() != new.xattrs.is_empty(),
             InodeBits::UPDATE,
         )

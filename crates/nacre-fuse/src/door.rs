@@ -181,6 +181,18 @@ impl<O: Ops> Door<O> {
             forgotten.await;
         }
     }
+    /// A request gets a file lock; called before its reply.
+    pub(crate) async fn locked(&self, request: &FuseRequest, fid: Fid) {
+        let asks = |running: &FuseRequest| {
+            matches!(running.opcode(), op::GETATTR | op::STATX)
+                && running.node() == request.node()
+                && running.header.pid != request.header.pid
+        };
+        let is_asked = self.running.borrow().values().any(|running| asks(&running.request));
+        if let Some(overtaken) = self.kernel.locked(fid, is_asked) {
+            overtaken.await;
+        }
+    }
     /// Has the kernel drop its pages of a file.
     pub(crate) async fn forget_pages(&self, fid: Fid) {
         self.kernel.forget(vec![Stale::Pages(fid)]).await;

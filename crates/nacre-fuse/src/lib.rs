@@ -29,6 +29,7 @@ mod interrupt;
 mod island;
 mod kernel_cache;
 mod kernel_options;
+mod late_attributes;
 mod left_names;
 mod lock_owners;
 mod mount;

@@ -58,7 +58,11 @@ async fn lock<O: Ops>(door: &Door<O>, request: &FuseRequest, wait: bool) -> Repl
         FlockFamily::Posix => door.lock_owner(request, args.owner, args.fh).await?,
     };
     let (handle, lock) = (OpenHandle(args.fh), file_lock(&args, owner)?);
-    let granted = door.lock(request.fid()?, handle, lock, wait).await?;
+    let fid = request.fid()?;
+    let granted = door.lock(fid, handle, lock, wait).await?;
+    if granted == FlockOutcome::Granted && lock.kind != FlockType::Unlock {
+        door.locked(request, fid).await;
+    }
     if request.has_reply() && granted == FlockOutcome::Granted {
         // Abandoned, the caller is ending: the kernel may have released its locks before this one was granted.
         let _ = door.ops.flock(handle, FileLock { kind: FlockType::Unlock, ..lock }, false).await;

@@ -38,6 +38,7 @@ mod tests;
 use self::expire::Moves;
 use self::inodes::Inodes;
 use crate::gate::{Counted, Gate, Places, Terms};
+use crate::late_attributes::LateAttributes;
 use crate::left_names::LeftNames;
 use crate::moved::Forgotten;
 use crate::notify::{Batch, HAS_NEIGHBOURS, NO_NAME, Notification, Notifier};
@@ -208,6 +209,7 @@ struct State {
     expiring: Cell<Option<u64>>,
     moves: RefCell<Moves>,
     unsettled: RefCell<Unsettled>,
+    late: RefCell<LateAttributes>,
     left_names: RefCell<LeftNames>,
     /// Inodes whose attributes are being forgotten: they are in `inodes` no more, and the kernel may still use them.
     forgetting: RefCell<BTreeMap<u64, Vec<Fid>>>,
@@ -253,6 +255,7 @@ impl KernelDoor {
             expiring: Cell::default(),
             moves: RefCell::default(),
             unsettled: RefCell::default(),
+            late: RefCell::default(),
             left_names: RefCell::new(LeftNames::new(SeededHash::new(ctx.random()))),
             forgetting: RefCell::default(),
             orders: RefCell::default(),
@@ -313,6 +316,13 @@ impl KernelDoor {
                 state.unsettled.borrow_mut().forgotten(dir, since, state.ctx.now());
             })
         })
+    }
+    /// A thread gets a file lock. If the kernel may still take over attributes from before, on another thread, it is made to
+    /// ignore them.
+    pub(crate) fn locked(&self, fid: Fid, is_asked: bool) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+        let is_late = is_asked || self.0.late.borrow().may_come(fid, self.0.ctx.now());
+        // The notification for access control lists is sent in any case, and the kernel compares the same version.
+        is_late.then(|| self.forget(vec![Stale::Acls(fid)]))
     }
     /// A rename has succeeded, before its reply: the kernel moves an entry to this name in the directory that it knows as
     /// `node`.
@@ -404,6 +414,7 @@ impl State {
         for stale in stale {
             match stale {
                 Stale::All => {
+                    self.late.borrow_mut().uncover_all();
                     self.inodes.borrow_mut().add_again(self.forgetting.borrow().values().flatten());
                     let all = everything(&link, &mut self.inodes.borrow_mut());
                     let dirs = Bringing::Anything.dirs(&self.unsettled.borrow(), now);
@@ -413,6 +424,7 @@ impl State {
                     prompt.extend(all);
                 }
                 Stale::Inode(fid) => {
+                    self.late.borrow_mut().uncover(fid);
                     // Once more while it is being forgotten: this call must not complete before that is written.
                     let is_forgetting = self.forgetting.borrow().values().any(|fids| fids.contains(&fid));
                     if self.inodes.borrow_mut().remove(fid) | is_forgetting {
@@ -676,6 +688,9 @@ impl Grant<'_> {
             state.names_given_at.set(now);
             // Likewise.
             state.names_until.set(state.names_until.get().max(now + entry + entry / 2));
+        }
+        if attr.is_zero() {
+            state.late.borrow_mut().note(fid, validity.attr >= VALIDITY_MIN, now);
         }
         for given in [entry, attr].into_iter().filter(|d| !d.is_zero()) {
             self.shortest = self.shortest.min(given);

@@ -19,6 +19,7 @@ use crate::ops::Ops;
 use crate::pages::{OtherTimes, Range};
 use crate::reply::{Body, FuseReply};
 use crate::request::FuseRequest;
+use crate::special_files::SpecialFiles;
 use crate::stats::{OpStats, Served};
 use crate::uring::hub::Ticket;
 use crate::uring::transport::Transport;
@@ -86,6 +87,7 @@ pub struct Door<O: Ops> {
     listings: Listings,
     pub(crate) looks: Looks,
     lock_owners: LockOwners,
+    special_files: RefCell<SpecialFiles>,
     /// Requests that wait for the length of their calls.
     calls: RefCell<BTreeMap<u64, Promise<Option<u64>>>>,
     transport: RefCell<String>,
@@ -121,6 +123,7 @@ impl<O: Ops> Door<O> {
             listings: Listings::default(),
             looks: Looks::default(),
             lock_owners: LockOwners::new(ctx),
+            special_files: RefCell::default(),
             calls: RefCell::default(),
             transport: RefCell::default(),
         })
@@ -128,6 +131,9 @@ impl<O: Ops> Door<O> {
     /// The file system behind the door.
     pub fn file_system(&self) -> &Rc<O> {
         &self.ops
+    }
+    pub(crate) fn special_files(&self) -> RefMut<'_, SpecialFiles> {
+        self.special_files.borrow_mut()
     }
     pub(crate) fn lock_owners(&self) -> &LockOwners {
         &self.lock_owners

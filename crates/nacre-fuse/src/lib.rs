@@ -47,6 +47,7 @@ mod replay_corpus;
 mod reply;
 mod request;
 mod session;
+mod special_files;
 mod stats;
 mod table;
 mod tools;

@@ -194,6 +194,44 @@ fn open_files_one_after_the_other_do_not_share_their_locks() {
     t.end();
 }
 
+/// The kernel ignores a size that it asked for before the older reply to another thread which it takes over late. Programs that
+/// look at the file must not make it use such a size for the next record of another one.
+#[test]
+fn records_at_the_end_of_a_locked_file_stay_beside_programs_that_look_at_it() {
+    use rustix::fs::{FlockOperation, flock};
+    use std::io::{Seek as _, SeekFrom};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    const RECORDS: usize = 600;
+    let Some(t) = Two::new("rw") else { return };
+    fs::write(t.first("f"), "").unwrap();
+    let ends = AtomicBool::new(false);
+    let append = |path: PathBuf| {
+        let mut file = File::options().write(true).open(path).unwrap();
+        for _ in 0..RECORDS {
+            flock(&file, FlockOperation::LockExclusive).unwrap();
+            file.seek(SeekFrom::End(0)).unwrap();
+            file.write_all(b"a record").unwrap();
+            flock(&file, FlockOperation::Unlock).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let file = File::open(t.second("f")).unwrap();
+                while !ends.load(Ordering::Relaxed) {
+                    file.metadata().unwrap();
+                }
+            });
+        }
+        let writers = [t.first("f"), t.second("f")].map(|path| scope.spawn(|| append(path)));
+        let ended = writers.map(|writer| writer.join().is_ok());
+        ends.store(true, Ordering::Relaxed);
+        assert_eq!(ended, [true; 2]);
+    });
+    assert_eq!(fs::metadata(t.first("f")).unwrap().len(), (2 * RECORDS * "a record".len()) as u64);
+    t.end();
+}
+
 #[test]
 fn allocating_and_writing_as_an_ordinary_user_takes_set_id_bits_away() {
     let Some(t) = Two::new("rw") else { return };

@@ -6,13 +6,13 @@ use crate::kernel_cache::Grant;
 use crate::ops::Ops;
 use crate::reply::{Body, statx_out};
 use crate::request::FuseRequest;
-use nacre_client::Validity;
+use nacre_client::{ResolvedInode, Validity};
 use nacre_types::{Errno, OpenHandle, SetAttr, Timestamp};
 use std::rc::Rc;
 
 pub(crate) async fn getattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let abi::GetattrIn { flags, .. } = request.args().take()?;
-    let mut entry = door.ops.getattr(request.fid()?).await?;
+    let mut entry = attributes(&door, &request).await?;
     if flags & abi::getattr::FH != 0 && door.ops.pages_are_doubtful(entry.attr.fid) {
         // A read(2) through a cached handle, which must not use the pages that are there. The attributes have no validity,
         // so stat(2) asks again.
@@ -22,8 +22,16 @@ pub(crate) async fn getattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
 }
 
 pub(crate) async fn statx<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
-    let entry = door.ops.getattr(request.fid()?).await?;
+    let entry = attributes(&door, &request).await?;
     Ok(statx_out(&entry, door.ops.validity(None, entry.attr.fid), door.grant(&request)))
+}
+
+async fn attributes<O: Ops>(door: &Door<O>, request: &FuseRequest) -> Result<ResolvedInode, Errno> {
+    let fid = request.fid()?;
+    match door.ops.getattr(fid).await {
+        Err(Errno::ESTALE) => door.special_files().removed(fid).ok_or(Errno::ESTALE),
+        entry => entry.inspect(|entry| door.special_files().note(entry)),
+    }
 }
 
 pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
@@ -37,7 +45,15 @@ pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
         true => door.caller_in_groups(&request).await?,
         false => caller,
     };
-    let entry = door.ops.setattr(request.fid()?, handle, set, caller).await?;
+    let fid = request.fid()?;
+    let entry = match door.ops.setattr(fid, handle, set.clone(), caller).await {
+        Err(Errno::ESTALE) => {
+            let now = door.ops.now(door.ctx.wall());
+            door.special_files().change_removed(fid, &set, now).ok_or(Errno::ESTALE)?
+        }
+        entry => entry?,
+    };
+    door.special_files().note(&entry);
     // The kernel would take over the attributes also after an INVAL_INODE: they have no validity.
     Ok(Body::attr(&entry, Validity::default(), Grant::none()))
 }

@@ -86,6 +86,7 @@ pub(crate) async fn readdirplus<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseReque
         let known = known.filter(at_its_place);
         let place = listing.next_place();
         let head = known.map_or_else(EntryOut::default, |e| {
+            door.special_files().note(e);
             let validity = door.ops.validity(Some((dir, &entry.name)), e.attr.fid);
             let validity = grant.take(validity, e.attr.fid);
             part.add(validity, now);

@@ -140,6 +140,7 @@ fn named<O: Ops>(door: &Door<O>, request: &FuseRequest, name: &[u8], entry: &Res
     } else {
         door.moved().is_no_directory((request.node(), name));
     }
+    door.special_files().note(entry);
     let validity = door.ops.validity(request.fid().ok().map(|parent| (parent, name)), fid);
     Body::entry(entry, validity, door.grant(request))
 }

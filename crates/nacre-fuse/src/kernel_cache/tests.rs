@@ -189,6 +189,36 @@ fn attributes_of_a_directory_do_not_overtake_a_change_of_it() {
 }
 
 #[test]
+fn a_file_lock_overtakes_attributes_that_no_lock_of_the_inode_covers() {
+    let mut w = World::new();
+    let give = |w: &World, attr: Duration| {
+        let mut grant = w.kernel.grant(7, None, false);
+        grant.take(Validity { entry: Duration::ZERO, attr }, fid(1));
+        drop(grant.terms(Places::None));
+    };
+    let locked = |w: &mut World, is_asked: bool| {
+        let overtaken = w.kernel.locked(fid(1), is_asked);
+        overtaken.map_or_else(Vec::new, |overtaken| {
+            w.ctx.spawn(overtaken);
+            w.run(0, true)
+        })
+    };
+    assert!(locked(&mut w, false).is_empty());
+    assert_eq!(locked(&mut w, true), [vec![attributes(1)]], "a request for them is under way");
+    give(&w, Duration::ZERO);
+    assert_eq!(locked(&mut w, false), [vec![attributes(1)]]);
+    w.run(1000, true);
+    assert!(locked(&mut w, false).is_empty(), "they were taken over");
+    // Covered, but without a validity, because a change is running.
+    w.around.changes.set(true);
+    give(&w, Duration::from_secs(6));
+    assert!(locked(&mut w, false).is_empty());
+    w.forget(vec![Stale::Inode(fid(1))]);
+    w.run(0, true);
+    assert_eq!(locked(&mut w, false), [vec![attributes(1)]]);
+}
+
+#[test]
 fn a_directory_is_forgotten_once_for_all_replies_from_before() {
     let mut w = World::new();
     w.reply(7, Some(fid(5)), &[fid(9)]);

@@ -613,6 +613,20 @@ fn destroy_removes_what_up_made_and_nothing_else() {
     let mount = m.mount();
     m.refused(&["destroy", "--yes", mount.to_str().unwrap()], &["nothing to destroy", "hint:", "--dir DIR"]);
     m.refused(&["destroy", "--dir", m.path("data").to_str().unwrap()], &["not asked", "--yes"]);
-    m.good(&["destroy", "--yes", "--dir", m.path("data").to_str().unwrap()]);
-    assert!(!m.path("data").exists() && m.path("foreign/x").exists());
+    let (data, marker) = (m.path("data"), m.path("data").join("nacre-up.json"));
+    fs::rename(&marker, m.path("lost")).unwrap();
+    let lost = [
+        "holds targets of the file system",
+        "but not the file nacre-up.json",
+        "hint: if `nacre up` made them",
+    ];
+    for command in [&["destroy", "--yes", "--dir"][..], &["check"], &["up", "other", "--detach", "--dir"]] {
+        m.refused(&[command, &[data.to_str().unwrap()]].concat(), &lost);
+    }
+    // The line that the hint gives.
+    let said = m.refused(&["check", data.to_str().unwrap()], &lost);
+    fs::write(&marker, said.rsplit_once("nacre-up.json: ").unwrap().1).unwrap();
+    m.good(&["check", data.to_str().unwrap()]);
+    m.good(&["destroy", "--yes", "--dir", data.to_str().unwrap()]);
+    assert!(!data.exists() && m.path("foreign/x").exists());
 }

@@ -48,6 +48,9 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<()> {
         let used = entry.targets.iter().any(|t| t.starts_with(&dir));
         ensure!(!used, "{} is in use by pid {}\nhint: nacre down first", dir.display(), entry.pid);
     }
+    if let Some(lost) = data_dir::lost_marker(&dir) {
+        bail!("{lost}");
+    }
     ensure!(
         data_dir::is_data_dir(&dir),
         "{} was not made by `nacre up`: it is left alone\nhint: remove it yourself if you are sure",

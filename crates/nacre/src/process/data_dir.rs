@@ -56,6 +56,9 @@ impl DataDir {
         std::fs::create_dir_all(path)
             .with_context(|| format!("cannot make {}\nhint: --dir DIR", path.display()))?;
         let empty = std::fs::read_dir(path)?.next().is_none();
+        if let Some(lost) = Marker::is_lost(path) {
+            bail!("{lost}");
+        }
         ensure!(
             empty,
             "{} is not empty and was not made by `nacre up`\nhint: --dir with a new directory",
@@ -161,6 +164,11 @@ pub(crate) fn default_dir(mount: &Path) -> Result<PathBuf> {
 
 pub(crate) fn is_data_dir(dir: &Path) -> bool {
     dir.join(MARKER).is_file()
+}
+
+/// A sentence about a directory that would be a data directory if the file that says so had not been lost.
+pub(crate) fn lost_marker(dir: &Path) -> Option<String> {
+    Marker::is_lost(dir)
 }
 
 /// The file system in a data directory.

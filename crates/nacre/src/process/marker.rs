@@ -72,6 +72,22 @@ impl Marker {
         ));
         Ok(found)
     }
+    /// A sentence about a directory with targets of a whole file system, but without the file: it may have been lost.
+    pub(crate) fn is_lost(dir: &Path) -> Option<String> {
+        let found = Self::of_targets(dir).ok()?;
+        let path = dir.join(MARKER);
+        let line = serde_json::to_string(&Self { checksum: None, ..found.clone() }).ok()?;
+        (!path.exists()).then(|| {
+            format!(
+                "{} holds targets of the file system {} with {} OSTs, but not the file {MARKER} of `nacre up`\n\
+                 hint: if `nacre up` made them, write this line into {}: {line}",
+                dir.display(),
+                found.fsname,
+                found.osts,
+                path.display()
+            )
+        })
+    }
     /// What the labels of the targets in `dir` show. Nothing is formatted there any more: the file system counts as complete.
     fn of_targets(dir: &Path) -> Result<Self> {
         let label = |sub: &str| -> Result<TargetName> {

@@ -148,13 +148,20 @@ impl FileSystems {
             self.list(fits)
         )
     }
+    fn of_entry(&self, index: usize) -> FileSystem {
+        FileSystem { mgs: self.mgs[index], name: self.entries[index].fs.clone() }
+    }
     /// The value of `--fs`.
     fn parse(&self, text: &str) -> Result<FileSystem> {
         let mount = std::path::absolute(text)?;
         let by_mount = self.entries.iter().position(|e| e.mounts.contains(&mount));
         let found = match by_mount.filter(|_| text.contains('/')) {
-            Some(index) => vec![FileSystem { mgs: self.mgs[index], name: self.entries[index].fs.clone() }],
-            None => self.named(text),
+            Some(index) => vec![self.of_entry(index)],
+            None => match (self.named(text), by_mount) {
+                // A mount point in the current directory.
+                (none, Some(index)) if none.is_empty() => vec![self.of_entry(index)],
+                (named, _) => named,
+            },
         };
         match found.as_slice() {
             [one] => Ok(one.clone()),

@@ -170,6 +170,8 @@ fn targets(dirs: &[PathBuf]) -> Result<Chosen> {
                     present.push(target);
                 }
             }
+        } else if let Some(lost) = data_dir::lost_marker(dir) {
+            bail!("{lost}");
         } else {
             present.push(dir.clone());
         }

@@ -38,7 +38,8 @@ pub(super) fn show(
     talk.line(&format!("  targets        {targets}"));
     talk.line(&format!("  data           {data}"));
     talk.line(&format!("  log            {}", log.display()));
-    talk.line(&format!("  mount another: nacre mount {}:/{name} DIR", mounted.address()));
+    let another = for_shell(&format!("{}:/{name}", mounted.address()));
+    talk.line(&format!("  mount another: nacre mount {another} DIR"));
     if let Some(address) = listens {
         talk.line(&format!("  other hosts:   nacre mount {}:/{name} DIR", for_other_hosts(address)));
     }
@@ -76,4 +77,24 @@ fn capacity(mounted: &Mounted) -> String {
 fn for_other_hosts(address: &str) -> String {
     let port = ["0.0.0.0:", "[::]:"].iter().find_map(|any| address.strip_prefix(any));
     port.map_or_else(|| address.to_owned(), |port| format!("HOST:{port}"))
+}
+
+/// A word that can be copied into a shell, although a path in it may have a space.
+fn for_shell(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-:@%+=,".contains(c);
+    match word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::for_shell;
+
+    #[test]
+    fn words_with_spaces_are_quoted() {
+        assert_eq!(for_shell("unix:/a-b/nacre.sock:/fs"), "unix:/a-b/nacre.sock:/fs");
+        assert_eq!(for_shell("unix:/my mnt/it's:/fs"), r"'unix:/my mnt/it'\''s:/fs'");
+    }
 }

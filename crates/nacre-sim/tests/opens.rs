@@ -262,6 +262,37 @@ fn opens_are_reported_to_a_restarted_mdt_before_anything_is_removed() {
     }
 }
 
+/// Nor does it know which writers keep bytes. A report of opens of a file that is open for writing must not wait for the end of
+/// former locks, because that end waits for the report: every change of all mounts would stand still for a lease.
+#[test]
+fn reports_after_a_restart_do_not_wait_for_themselves() {
+    for seed in 1..=8 {
+        let mut s = scene(seed);
+        let file = s.file.0;
+        let writer = run(&mut s.c, s.first, async move |client| {
+            client.open(file, 2, caller()).await.map(|(_, handle)| handle)
+        });
+        let writer = writer.expect("opened");
+        assert_eq!(open_files(&mut s.c), "1", "seed {seed}: only the writer is known");
+        let mdt = s.c.servers[MDT];
+        if seed % 2 == 0 {
+            s.c.world.kill(mdt);
+        } else {
+            s.c.power_loss(MDT);
+        }
+        s.c.world.start_later(mdt, 10 * MS);
+        let before = s.c.world.now_ns();
+        let by = if seed % 3 == 0 { s.first } else { s.second };
+        let removed = run(&mut s.c, by, async move |client| remove(client, seed).await);
+        assert_eq!(removed, Ok(()), "seed {seed}");
+        let after = s.c.world.now_ns() - before;
+        assert!(after < 3 * SEC, "seed {seed}: it took {} ms\n{}", after / MS, s.c.world.trace(60));
+        let closed = run(&mut s.c, s.first, async move |client| client.release(writer, None).await);
+        assert_eq!(closed, Ok(()), "seed {seed}");
+        s.check(&format!("seed {seed}"));
+    }
+}
+
 /// The recovery takes a whole lease because a third mount is gone. The first one can report only when it is over.
 #[test]
 fn opens_are_reported_after_a_recovery_of_any_length() {

@@ -285,4 +285,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("InodeBits::LOOKUP | InodeBits::WRITE_BACK }", "InodeBits::LOOKUP }")],
     )
     .found_by("nacre-sim", "write_back", "a_file_has_its_kept_bytes_before_another_mount_names_it"),
+    planted(
+        "a report of opens after a restart waits for the locks that only its end ends",
+        "crates/nacre-mdt/src/service/inode_locks.rs",
+        &[(
+                "request.is_none_or(|request| request.opcode != Opcode::ReportOpens)",
+                "request.is_none_or(|_| true)",
+            )],
+    )
+    .found_by("nacre-sim", "opens", "reports_after_a_restart_do_not_wait_for_themselves"),
 ];

@@ -14,6 +14,7 @@ use crate::rows::access::AccessSet;
 use crate::rows::read_set::ReadSet;
 use crate::rows::state_change::StateChange;
 use crate::rows::view::{Abort, Output, Step, View};
+use crate::service::inode_locks::conflicts_with_former_locks;
 use alloc::vec::Vec;
 use core::mem;
 use nacre_osd::{Credits, OsdError, Pins, Reservation, Tx};
@@ -329,7 +330,8 @@ impl Mdt {
                     None => self.inode_locks().enter(state.request.map(|request| request.export))?,
                 };
                 let broken = output.locks.broken();
-                state.waiting = Some(self.wait_for_locks(state.request, waiting, broken, true).await?);
+                let former = conflicts_with_former_locks(state.request);
+                state.waiting = Some(self.wait_for_locks(state.request, waiting, broken, former).await?);
             }
             RetryReason::Reports => {
                 // The ticket belongs to no client, so that it conflicts with the lock of the sender, too.

@@ -176,8 +176,8 @@ impl Mdt {
         let is_kept = |(fid, bits): &(Fid, InodeBits)| {
             bits.intersects(InodeBits::WRITE_BACK) && opens.has_former_writers(own, *fid)
         };
-        !broken.is_empty() && self.core().former_locks_deadline().is_some()
-            || broken.iter().any(is_kept)
+        let former = !broken.is_empty() && self.core().former_locks_deadline().is_some();
+        conflicts_with_former_locks(request) && (former || broken.iter().any(is_kept))
             || self.inode_locks().conflicts(own, broken)
     }
     /// Whether the sender of a change has to report opens of inodes that lose their last name.
@@ -249,6 +249,13 @@ impl Mdt {
         }
         Ok(Reply::of(&Empty {}))
     }
+}
+
+/// Whether a change may conflict with locks of an earlier start. A report of opens does not: its client had OPEN when it made
+/// them, so that no other client had WRITE_BACK. Nor may it wait for the end of such locks: a client says that it does not
+/// use its own any more only when all its opens are reported, so that the report would wait for itself until a lease is over.
+pub(crate) fn conflicts_with_former_locks(request: Option<&Request>) -> bool {
+    request.is_none_or(|request| request.opcode != Opcode::ReportOpens)
 }
 
 pub(crate) fn reply_tail(tail: LockTail) -> Option<ReplyTail> {

@@ -6,7 +6,7 @@ mod common;
 use common::{Order, Puppet, Report, eventually, next, node, reports, request, tell};
 use nacre_net::Address;
 use nacre_node::ConnId;
-use nacre_rt::{Config, IslandRef, Node};
+use nacre_rt::{Config, IslandRef, Node, SharedMemory};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Receiver;
@@ -60,6 +60,77 @@ fn requests_and_replies_cross_a_unix_socket() {
 #[test]
 fn requests_and_replies_cross_tcp() {
     ping_pong(&"127.0.0.1:0".parse().unwrap());
+}
+
+#[test]
+fn bulk_is_seen_in_the_memory_of_the_sender_and_its_buffers_come_back() {
+    const BUFFER: usize = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let memory = SharedMemory::create().unwrap();
+    let (server, _) = node(1);
+    let config = Config { shared_memory: Some(memory.clone()), ..Config::default() };
+    let client = Node::start(config, |_, _, _| {}).unwrap();
+    server.add_island("echo", None, None, Puppet::make(true)).unwrap_or_else(|e| panic!("{e}"));
+    let address = server.listen(&unix(&dir)).unwrap();
+    let (sink, heard) = reports();
+    let a = client.add_island("a", None, Some(sink), Puppet::make(false)).unwrap();
+    open(&a, &heard, 1, &address, "echo");
+    for xid in 1..=60u64 {
+        let mut frame = request(xid, b"filled");
+        let buffer = |_| {
+            let mut buffer = memory.take(80, BUFFER).unwrap();
+            buffer.space().fill(xid as u8);
+            buffer.filled(80 + BUFFER).slice(80..)
+        };
+        frame.bulk = match xid % 3 {
+            0 => (0..4).map(buffer).collect(),
+            1 => vec![vec![xid as u8; 300_000].into()],
+            _ => vec![vec![xid as u8; 30_000].into()],
+        };
+        tell(&a, Order::Send(ConnId(1), frame));
+        assert_eq!(next(&heard), Report::Frame(ConnId(1), xid, b"filled".to_vec()));
+    }
+    assert_eq!(client.stats().frames_shared(), 40, "short bulk travels in the socket");
+    assert_eq!(server.stats().frames_shared(), 0);
+    let free = || {
+        let mut taken = Vec::new();
+        while let Some(buffer) = memory.take(80, BUFFER) {
+            taken.push(buffer);
+        }
+        taken.len()
+    };
+    eventually("all buffers are back", || free() == SharedMemory::BUFFERS);
+    // The server ends with a loan that it has not seen.
+    let mut frame = request(61, b"filled");
+    frame.bulk = vec![memory.take(0, BUFFER).unwrap().filled(BUFFER)];
+    server.shutdown();
+    assert!(matches!(next(&heard), Report::Closed(ConnId(1), _)));
+    tell(&a, Order::Send(ConnId(1), frame));
+    eventually("all buffers are back", || free() == SharedMemory::BUFFERS);
+    client.shutdown();
+}
+
+#[test]
+fn bulk_in_memory_that_was_never_passed_closes_the_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, ends) = node(1);
+    server.add_island("b", None, None, Puppet::make(true)).unwrap_or_else(|e| panic!("{e}"));
+    server.listen(&unix(&dir)).unwrap();
+    let mut raw = UnixStream::connect(dir.path().join("s")).unwrap();
+    let hello = nacre_net::sharing(nacre_net::hello("b"));
+    raw.write_all(&hello.encode_header(0, crc_fast::crc32_iscsi)).unwrap();
+    raw.write_all(&hello.body).unwrap();
+    let mut reply = [0; nacre_wire::HEADER_BYTES];
+    raw.read_exact(&mut reply).unwrap();
+    let (reply, _) = nacre_wire::Header::decode(&reply, crc_fast::crc32_iscsi).unwrap();
+    assert!(!reply.has(nacre_wire::flags::SHARED_BULK), "no memory came with the Hello");
+    let mut frame = nacre_net::sharing(request(1, b""));
+    frame.bulk = vec![vec![0; 16].into()];
+    raw.write_all(&frame.encode_header(0, crc_fast::crc32_iscsi)).unwrap();
+    raw.write_all(&frame.bulk[0]).unwrap();
+    assert_eq!(hear_to_the_end(&mut raw), 0);
+    assert!(ends.lock().unwrap().is_empty());
+    server.shutdown();
 }
 
 #[test]

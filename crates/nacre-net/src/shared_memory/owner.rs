@@ -117,6 +117,9 @@ impl Inner {
 }
 
 impl SharedMemory {
+    /// Buffers that there are.
+    pub const BUFFERS: usize = BUFFERS;
+
     /// Makes the memory; no page of it exists yet.
     ///
     /// # Errors

@@ -135,6 +135,10 @@ impl Logic for Puppet {
                     assert_eq!(n, *expected, "sender {sender}");
                     *expected += 1;
                 }
+                if &frame.body[..] == b"filled" {
+                    let of = frame.header.xid.0 as u8;
+                    assert!(frame.bulk.iter().flatten().all(|byte| *byte == of), "{of}: other bytes");
+                }
                 if self.echo && frame.header.kind == Kind::Request {
                     let mut header = frame.header;
                     header.kind = Kind::Reply;

@@ -51,7 +51,7 @@ fn with_a_file() -> (Bed, Fid) {
     let mut bed = Bed::new(1);
     let (fid, handle) = bed.create("f");
     bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
-    bed.shared.borrow_mut().grants = Some(0);
+    bed.shared.borrow_mut().grants = true;
     bed.log();
     (bed, fid)
 }

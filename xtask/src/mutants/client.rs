@@ -625,4 +625,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "lib",
         "cache::tests::a_name_that_the_kernel_is_told_to_forget_may_still_move_in_an_own_rename",
     ),
+    planted(
+        "a write trusts the set-id bits that the open has shown",
+        "crates/nacre-client/src/data/io.rs",
+        &[("learned.is_some() && learned == self.permissions_serial(file.fid)", "learned.is_some()")],
+    )
+    .found_by(
+        "nacre-sim",
+        "privileges",
+        "a_write_by_a_user_takes_set_id_bits_away_that_another_mount_has_set",
+    ),
 ];

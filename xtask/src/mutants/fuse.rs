@@ -256,4 +256,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "lib",
         "kernel_cache::tests::attributes_are_forgotten_that_the_kernel_has_taken_over_late",
     ),
+    planted(
+        "a thread with a file lock may use a size that was asked for before",
+        "crates/nacre-fuse/src/kernel_cache/mod.rs",
+        &[("let is_late = is_asked || self.0.late.borrow().may_come(fid, self.0.ctx.now());", "let is_late = is_asked;")],
+    )
+    .found_by(
+        "nacre-fuse",
+        "lib",
+        "kernel_cache::tests::a_file_lock_overtakes_attributes_that_no_lock_of_the_inode_covers",
+    ),
 ];

@@ -294,4 +294,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             )],
     )
     .found_by("nacre-sim", "opens", "reports_after_a_restart_do_not_wait_for_themselves"),
+    planted(
+        "a new capability leaves the permissions of other mounts in force",
+        "crates/nacre-mdt/src/rows/lock_changes.rs",
+        &[("                || old.has_privileges() != new.has_privileges()\n", "")],
+    )
+    .found_by("nacre-sim", "privileges", "any_write_takes_a_capability_away_that_another_mount_has_set"),
 ];

@@ -16,6 +16,7 @@ mod local_flocks;
 mod locks;
 mod logged;
 mod mdt;
+mod net;
 mod osd;
 mod ost;
 mod rpc;
@@ -59,6 +60,7 @@ fn mutations() -> impl Iterator<Item = &'static Mutation> {
         locks::MUTATIONS,
         logged::MUTATIONS,
         mdt::MUTATIONS,
+        net::MUTATIONS,
         osd::MUTATIONS,
         ost::MUTATIONS,
         rpc::MUTATIONS,

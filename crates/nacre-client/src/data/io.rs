@@ -269,13 +269,18 @@ impl Client {
 
     /// Takes set-id bits and file capabilities away before an ordinary user changes the bytes.
     pub(crate) async fn kill_privileges(&self, open: &Open, caller: &Caller) -> Result<(), Failure> {
+        self.know_privileges(&open.file).await?;
+        self.kill_known_privileges(open, caller).await
+    }
+    /// The same when the attributes have just been learned.
+    pub(crate) async fn kill_known_privileges(&self, open: &Open, caller: &Caller) -> Result<(), Failure> {
         let file = &open.file;
-        self.know_privileges(file).await?;
         if file.loses_privileges(caller) {
             let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
             let request = Setattr { fid: file.fid, set, caller: caller.clone(), time: self.now() };
             let mdt = self.mdt_of(file.fid).await?;
             file.learn(&mdt.change_inode(Touches::inode(file.fid), &request).await?);
+            self.learned_privileges(file);
             // It did not ask for this change, and would let everybody run the file with the rights that it has lost.
             mdt.kernel_forgets(Stale::Inode(file.fid)).await;
         }

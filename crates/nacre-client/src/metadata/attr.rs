@@ -69,6 +69,7 @@ impl Client {
                 file.accessed.forget();
             }
             file.learn(&reply);
+            self.learned_privileges(&file);
         }
         self.resolve(reply).await
     }

@@ -81,7 +81,7 @@ impl Client {
         let reply = self.settled(reply);
         file.learn(&reply);
         if let Some(caller) = kill {
-            self.kill_privileges(open, caller).await?;
+            self.kill_known_privileges(open, caller).await?;
         }
         file.long_append.end();
         // Kept bytes are sent first, also those that will be cut off: none may be executed after the truncate, after a kill

@@ -39,8 +39,10 @@ pub struct Shared {
     /// Features that the targets do not know.
     pub lacks: u64,
     pub sequences: u64,
-    /// Number of the latest grant of locks. `None`: none are granted.
-    pub grants: Option<u64>,
+    /// Reads are granted locks. Without it, opens are granted PERM.
+    pub grants: bool,
+    /// Number of the latest grant of locks.
+    pub last_grant: u64,
     /// What the latest locks were returned with.
     pub returned: Option<CancelInodeLocks>,
     /// Start of the targets.
@@ -142,7 +144,7 @@ impl Fake {
         };
         let reply = reply.map(|(body, bulk)| (self.with_locks(opcode, &frame, body), bulk));
         let mut header = Header::new(Kind::Reply, frame.header.opcode);
-        header.flags = if self.grants_to(&frame) { flags::LOCKS } else { 0 };
+        header.flags = if self.grants_to(opcode, &frame) { flags::LOCKS } else { 0 };
         header.xid = frame.header.xid;
         header.tag = frame.header.tag;
         header.epoch = frame.header.epoch;
@@ -163,12 +165,13 @@ impl Fake {
         }
     }
 
-    fn grants_to(&self, frame: &Frame) -> bool {
-        frame.header.has(flags::MAY_LOCK) && self.shared.borrow().grants.is_some()
+    fn grants_to(&self, opcode: Opcode, frame: &Frame) -> bool {
+        let opens = matches!(opcode, Opcode::Create | Opcode::Open);
+        frame.header.has(flags::MAY_LOCK) && (opens || self.shared.borrow().grants)
     }
-    /// A body with the locks that the reply to a read grants: all bits of the inodes that it tells of.
+    /// A body with the locks that the reply to a read grants: all bits of the inodes that it tells of; to an open, PERM.
     fn with_locks(&self, opcode: Opcode, frame: &Frame, mut body: Vec<u8>) -> Vec<u8> {
-        if !self.grants_to(frame) {
+        if !self.grants_to(opcode, frame) {
             return body;
         }
         let mut shared = self.shared.borrow_mut();
@@ -178,12 +181,15 @@ impl Fake {
                 let r: Lookup<'_> = args(frame);
                 [Some(r.parent), shared.names.get(r.name.as_bytes()).copied()].into_iter().flatten().collect()
             }
+            Opcode::Create => vec![args::<Create<'_>>(frame).fid],
+            Opcode::Open => vec![args::<Open>(frame).fid],
             _ => Vec::new(),
         };
+        let opens = matches!(opcode, Opcode::Create | Opcode::Open);
+        let bits = if opens { InodeBits::PERM } else { InodeBits::ALL };
         let granted = fids.into_iter().map(|fid| {
-            let number = shared.grants.get_or_insert(0);
-            *number += 1;
-            InodeGrant { fid, mode: InodeMode::Pr, bits: InodeBits::ALL, number: *number }
+            shared.last_grant += 1;
+            InodeGrant { fid, mode: InodeMode::Pr, bits, number: shared.last_grant }
         });
         let granted = granted.collect();
         let tail = LockTail { granted, ..LockTail::default() }.to_vec();

@@ -1,0 +1,29 @@
+//! Connections.
+
+use super::{Mutation, planted};
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    planted(
+        "shared memory is used again although the receiver looks at it",
+        "crates/nacre-net/src/shared_memory/owner.rs",
+        &[("!word::is_returned(self.mapping.word(*number)) && !has_ended(&loan.to)", "false")],
+    )
+    .found_by(
+        "nacre-net",
+        "lib",
+        "shared_memory::tests::a_part_is_seen_where_it_is_and_its_buffer_is_used_again_when_it_was_returned",
+    ),
+    planted(
+        "a frame of a broken connection uses a loan that serves another frame",
+        "crates/nacre-net/src/shared_memory/word.rs",
+        &[(
+            "change(word, serial.word(OFFERED), serial.word(TAKEN))",
+            "{ let _ = serial; word.load(Ordering::Acquire) != NONE }",
+        )],
+    )
+    .found_by(
+        "nacre-net",
+        "lib",
+        "shared_memory::tests::the_end_of_a_connection_revokes_what_the_peer_has_not_taken_and_nothing_else",
+    ),
+];

@@ -164,7 +164,8 @@ impl SharedMemory {
     /// Gives the buffers free that peers have returned, and memory back that was not needed for a while. To be called now and
     /// then.
     pub fn look_for_returns(&self) {
-        self.0.look_for_returns(|_| false);
+        let is_idle = self.0.lock().last_use.elapsed() >= IDLE;
+        self.0.look_for_returns(|peer| is_idle && peer.has_ended());
         self.0.trim();
     }
 
@@ -172,9 +173,15 @@ impl SharedMemory {
     pub fn lender(&self, connection: impl AsFd) -> Option<Lender> {
         let pid = rustix::net::sockopt::socket_peercred(connection).ok()?.pid;
         // A process outside this pid name space has the pid 0.
-        let pid = rustix::process::Pid::from_raw(pid.as_raw_nonzero().get())?;
+        self.lender_to(rustix::process::Pid::from_raw(pid.as_raw_nonzero().get())?)
+    }
+    pub(super) fn lender_to(&self, pid: rustix::process::Pid) -> Option<Lender> {
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         Some(Lender { memory: self.clone(), peer: Arc::new(Peer { pidfd }) })
+    }
+    #[cfg(test)]
+    pub(super) fn loans(&self) -> usize {
+        self.0.lock().loans.len()
     }
 }
 

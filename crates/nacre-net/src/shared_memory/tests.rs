@@ -120,6 +120,29 @@ fn the_end_of_a_connection_revokes_what_the_peer_has_not_taken_and_nothing_else(
     assert_eq!(bed.free(), BUFFERS);
 }
 
+/// A process that was killed returns nothing.
+#[test]
+fn the_end_of_a_process_ends_its_loans() {
+    let bed = Bed::new();
+    // Its loan is taken here, in its stead.
+    let mut other = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+    let lender = bed.memory.lender_to(rustix::process::Pid::from_child(&other)).unwrap();
+    let table = lender.lend(&[bed.payload(1).unwrap()]).unwrap();
+    let parts = bed.parts(&table).unwrap();
+    drop(lender);
+    std::thread::sleep(IDLE);
+    bed.memory.look_for_returns();
+    assert_eq!(bed.free(), BUFFERS - 1, "it runs");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    bed.memory.look_for_returns();
+    assert_eq!(bed.memory.loans(), 1, "buffers are in use at this time");
+    std::thread::sleep(IDLE);
+    bed.memory.look_for_returns();
+    assert_eq!((bed.memory.loans(), bed.free()), (0, BUFFERS));
+    drop(parts);
+}
+
 #[test]
 fn tables_that_name_what_is_not_there_are_refused() {
     let bed = Bed::new();

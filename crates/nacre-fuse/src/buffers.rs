@@ -149,15 +149,13 @@ mod tests {
         let kept = pool.keep_parts(&[&request[..40], &request[40..], &payload]);
         request.extend_from_slice(&payload);
         let (end, start) = std::io::pipe().unwrap();
-        let writer = std::thread::spawn({
-            let request = request.clone();
-            move || std::io::Write::write_all(&mut &start, &request).unwrap()
-        });
         let mut read = Vec::new();
-        while read.len() < request.len() {
-            read.extend_from_slice(&pool.read(&end).unwrap());
-        }
-        writer.join().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| std::io::Write::write_all(&mut &start, &request).unwrap());
+            while read.len() < request.len() {
+                read.extend_from_slice(&pool.read(&end).unwrap());
+            }
+        });
         assert!(kept == request && read == request);
         assert_eq!(kept[WRITE_FRONT_BYTES..].as_ptr().align_offset(4096), 0);
     }

@@ -1,7 +1,7 @@
 //! The owner's half: the buffers, and the loans that peers have not returned.
 
 use super::mapping::Mapping;
-use super::table::{PARTS_MAX, Table};
+use super::table::{self, PARTS_MAX};
 use super::word::{self, Serial};
 use super::{
     ALIGN, BUFFER_BYTES, BUFFERS, FREE_MAX, FRONT_BYTES, IDLE, LEND_MIN_BYTES, LOANS_MAX, SEALS, TRIM_MAX,
@@ -180,6 +180,11 @@ impl SharedMemory {
         Some(Lender { memory: self.clone(), peer: Arc::new(Peer { pidfd }) })
     }
     #[cfg(test)]
+    pub(super) fn is_idle_for(&self, time: std::time::Duration) {
+        let mut state = self.0.lock();
+        state.last_use = state.last_use.checked_sub(time).unwrap_or(state.last_use);
+    }
+    #[cfg(test)]
     pub(super) fn loans(&self) -> usize {
         self.0.lock().loans.len()
     }
@@ -219,7 +224,7 @@ impl Lender {
         word::offer(memory.mapping.word(number), serial);
         state.loans.insert(number, Loan { parts, serial, to: self.peer.clone() });
         memory.out.store(state.loans.len(), Ordering::Relaxed);
-        Some(Bytes::from(Table { loan: number as u32, serial, parts: places }.encode()))
+        Some(Bytes::from(table::encode(&(number as u32, serial, places))))
     }
 
     /// The same bytes in parts that a store can pass to a device as they are. Usually that is what they are; but the kernel

@@ -1,7 +1,7 @@
 //! The receiver's half: the memory of the process at the other end of a connection.
 
 use super::mapping::Mapping;
-use super::table::Table;
+use super::table;
 use super::word::{self, Serial};
 use super::{LOANS_MAX, SEALS, WORDS_BYTES};
 use bytes::Bytes;
@@ -64,21 +64,19 @@ impl PeerMemory {
 
     /// The parts that a table names, of at most `bytes_max` bytes; `None` if they do not exist, or were revoked.
     pub(crate) fn parts(self: &Arc<Self>, table: &[u8], bytes_max: u32) -> Option<Vec<Bytes>> {
-        let table = Table::decode(table)?;
-        let number = table.loan as usize;
-        let total: u64 = table.parts.iter().map(|(_, len)| u64::from(*len)).sum();
-        if number >= LOANS_MAX
-            || total > u64::from(bytes_max)
-            || !word::take(self.words.word(number), table.serial)
+        let (number, serial, parts) = table::decode(table)?;
+        let number = number as usize;
+        let total: u64 = parts.iter().map(|(_, len)| u64::from(*len)).sum();
+        if number >= LOANS_MAX || total > u64::from(bytes_max) || !word::take(self.words.word(number), serial)
         {
             return None;
         }
-        let loan = Arc::new(Loan { memory: self.clone(), number, serial: table.serial });
+        let loan = Arc::new(Loan { memory: self.clone(), number, serial });
         let part = |(offset, len): &(u32, u32)| {
             let (offset, len) = (*offset as usize, *len as usize);
             let inside = offset >= WORDS_BYTES && offset.checked_add(len)? <= self.all.len();
             inside.then(|| Bytes::from_owner(Part { loan: loan.clone(), offset, len }))
         };
-        table.parts.iter().map(part).collect()
+        parts.iter().map(part).collect()
     }
 }

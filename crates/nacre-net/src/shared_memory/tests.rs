@@ -1,6 +1,6 @@
 use super::owner::{Lender, SharedMemory};
 use super::peer::PeerMemory;
-use super::table::{PARTS_MAX, Table};
+use super::table::{self, PARTS_MAX};
 use super::word::Serial;
 use super::*;
 use bytes::Bytes;
@@ -130,14 +130,14 @@ fn the_end_of_a_process_ends_its_loans() {
     let table = lender.lend(&[bed.payload(1).unwrap()]).unwrap();
     let parts = bed.parts(&table).unwrap();
     drop(lender);
-    std::thread::sleep(IDLE);
+    bed.memory.is_idle_for(IDLE);
     bed.memory.look_for_returns();
     assert_eq!(bed.free(), BUFFERS - 1, "it runs");
     other.kill().unwrap();
     other.wait().unwrap();
     bed.memory.look_for_returns();
     assert_eq!(bed.memory.loans(), 1, "buffers are in use at this time");
-    std::thread::sleep(IDLE);
+    bed.memory.is_idle_for(IDLE);
     bed.memory.look_for_returns();
     assert_eq!((bed.memory.loans(), bed.free()), (0, BUFFERS));
     drop(parts);
@@ -148,9 +148,9 @@ fn tables_that_name_what_is_not_there_are_refused() {
     let bed = Bed::new();
     let lender = bed.lender();
     let good = lender.lend(&[bed.payload(1).unwrap()]).unwrap();
-    let Table { loan, serial, parts } = Table::decode(&good).unwrap();
+    let (loan, serial, parts) = table::decode(&good).unwrap();
     let end = (WORDS_BYTES + BUFFERS * BUFFER_BYTES) as u32;
-    let with = |loan, parts: &[(u32, u32)]| Table { loan, serial, parts: parts.to_vec() }.encode();
+    let with = |loan, parts: &[(u32, u32)]| table::encode(&(loan, serial, parts.to_vec()));
     assert!(bed.peer.parts(&good, (1 << 20) - 1).is_none(), "more than the limit");
     for table in [
         Vec::new(),
@@ -159,14 +159,14 @@ fn tables_that_name_what_is_not_there_are_refused() {
         with(loan, &vec![(4096, 1); PARTS_MAX + 1]),
         with(LOANS_MAX as u32, &parts),
         with(u32::MAX, &parts),
-        Table { loan, serial: serial.next(), parts: parts.clone() }.encode(),
+        table::encode(&(loan, serial.next(), parts.clone())),
     ] {
         assert!(bed.parts(&table).is_none(), "{table:?}");
     }
     for part in [(0, 4096), (4095, 1), (end - 1, 2), (end, 1), (u32::MAX, 1), (u32::MAX, u32::MAX)] {
         let table = lender.lend(&[bed.payload(1).unwrap()]).unwrap();
-        let Table { loan, serial, .. } = Table::decode(&table).unwrap();
-        assert!(bed.parts(&Table { loan, serial, parts: vec![part] }.encode()).is_none(), "{part:?}");
+        let (loan, serial, _) = table::decode(&table).unwrap();
+        assert!(bed.parts(&table::encode(&(loan, serial, vec![part]))).is_none(), "{part:?}");
     }
     assert!(bed.parts(&good).is_some() && bed.parts(&good).is_none(), "it is taken once");
     drop(lender); // and the loans that were refused before they were taken
@@ -204,7 +204,7 @@ fn buffers_that_were_not_needed_for_a_while_give_their_memory_back() {
     drop(all);
     bed.memory.look_for_returns();
     assert!(in_memory() >= (FREE_MAX + 2 * TRIM_MAX) << 20, "they may be needed again");
-    std::thread::sleep(IDLE);
+    bed.memory.is_idle_for(IDLE);
     bed.memory.look_for_returns();
     assert!(in_memory() >= (FREE_MAX + TRIM_MAX) << 20, "not all at once");
     bed.memory.look_for_returns();

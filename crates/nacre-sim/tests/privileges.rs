@@ -63,6 +63,10 @@ fn any_write_takes_a_capability_away_that_another_mount_has_set() {
         let (mut c, fid, handle) = scene(seed);
         let (first, second) = (c.mounts[0], c.mounts[1]);
         for by in [None, Some(Caller { uid: 1002, gid: 1002, ..caller() })] {
+            // The first mount loses XATTR already, and keeps PERM.
+            let set = async move |client: Rc<Client>| client.setxattr(xattr(fid, b"user.a", b"1")).await;
+            run(&mut c, second, set).expect("set");
+            run(&mut c, first, async move |client| write(client, handle, None).await).expect("written");
             let set = async move |client: Rc<Client>| client.setxattr(xattr(fid, CAPABILITY, b"all")).await;
             run(&mut c, second, set).expect("set");
             run(&mut c, first, async move |client| write(client, handle, by).await).expect("written");

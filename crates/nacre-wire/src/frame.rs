@@ -164,7 +164,7 @@ pub enum FrameError {
     BadBodyChecksum,
     #[error("{what} of {bytes} bytes is over the limit of {limit}")]
     TooLarge { what: &'static str, bytes: u32, limit: u32 },
-    #[error("its bulk is said to be in shared memory, where it is not")]
+    #[error("its bulk is not in shared memory, or not any more")]
     BadShare,
     #[error("unknown frame kind {0}")]
     BadKind(u8),

@@ -2,7 +2,7 @@
 //!
 //! The kernel opens them without asking us, so nobody at the MDT knows that they are open, and the last unlink removes the
 //! inode. A program that has one open may go on for long: `mkfifo f; exec 3<>f; rm f` is how shells make a pipe without a
-//! name. What it asks about the inode is answered from what was known last.
+//! name. What it asks about the attributes is answered from what was known last. Extended attributes are gone with the inode.
 
 use nacre_client::ResolvedInode;
 use nacre_types::{Attr, Fid, SetAttr, Timestamp, mode};

@@ -36,7 +36,10 @@ pub(crate) async fn getxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>
     let name = checked(args.name()?)?;
     let fid = request.fid()?;
     match VirtualName::parse(name) {
-        None => sized(&door.ops.getxattr(fid, name).await?, size),
+        None => match door.ops.getxattr(fid, name).await {
+            Err(Errno::ESTALE) if door.special_files().removed(fid).is_some() => Err(Errno::ENODATA),
+            value => sized(&value?, size),
+        },
         Some(name) => {
             sized(&virtual_xattr::get(&*door.ops, fid, name?, size == 0, &request.caller(0)).await?, size)
         }
@@ -69,7 +72,11 @@ const TRUSTED: &[u8] = b"trusted.";
 /// Virtual names are not listed: `cp -a` and backups must not copy them. Nor are names whose values the caller may not read.
 pub(crate) async fn listxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let abi::GetxattrIn { size, .. } = request.args().take()?;
-    let names = door.ops.listxattr(request.fid()?).await?;
+    let fid = request.fid()?;
+    let names = match door.ops.listxattr(fid).await {
+        Err(Errno::ESTALE) if door.special_files().removed(fid).is_some() => Vec::new(),
+        names => names?,
+    };
     let mut list = Vec::new();
     let is_root = request.header.uid == 0;
     for name in names.iter().filter(|name| is_root || !name.starts_with(TRUSTED)) {

@@ -218,7 +218,11 @@ impl Lender {
         let places = parts.iter().map(place).collect::<Option<Vec<_>>>()?;
         memory.look_for_returns(|_| false);
         let mut state = memory.lock();
-        let number = (0..LOANS_MAX).find(|number| !state.loans.contains_key(number))?;
+        let Some(number) = (0..LOANS_MAX).find(|number| !state.loans.contains_key(number)) else {
+            drop(state);
+            memory.look_for_returns(Peer::has_ended);
+            return None; // the next one may be lent
+        };
         let serial = state.serial;
         state.serial = serial.next();
         word::offer(memory.mapping.word(number), serial);

@@ -256,7 +256,7 @@ mod tests {
         assert!(first == second && rest.len() >= GAP_BYTES && rest.iter().all(|b| *b == 0));
         assert_eq!(Super::parse(&bytes).as_ref(), Ok(&s));
         let text = |b: &[u8]| Super::parse(b).unwrap_err().to_string();
-        assert!(text(b"hello").contains("not a nacre target"));
+        assert!(text(b"hello").contains("no superblock of a nacre target"));
         let mut other = Vec::from(&bytes[..]);
         (other[8], other[bytes.len() / 2 + 8]) = (99, 99);
         assert!(text(&other).contains("format version 99"));

@@ -7,7 +7,7 @@
 //! last holder. So the files whose attributes were given without a validity are remembered for a while, and a notification
 //! before the reply to a lock makes the kernel ignore what it asked for before (`handlers/locks.rs`). Attributes with a
 //! validity need nothing: the kernel is notified before they change. Without one they need nothing either while this mount has
-//! the lock of the inode, which it gives up before another mount changes them.
+//! the lock of the inode; when it gives the lock up they count as given at that time.
 
 use nacre_types::{Fid, Instant};
 use std::collections::BTreeMap;
@@ -20,48 +20,35 @@ const FILES_MAX: usize = 4096;
 
 #[derive(Default)]
 pub(crate) struct LateAttributes {
-    given: BTreeMap<Fid, Given>,
+    given: BTreeMap<Fid, Instant>,
     /// Others were given then.
     others: Option<Instant>,
-}
-
-#[derive(Clone, Copy)]
-struct Given {
-    at: Instant,
-    /// Under the lock of the inode, which is still held.
-    is_covered: bool,
+    /// Old ones were removed then.
+    trimmed: Instant,
 }
 
 impl LateAttributes {
-    /// Attributes are given without a validity.
-    pub(crate) fn note(&mut self, fid: Fid, is_covered: bool, now: Instant) {
-        if self.given.len() >= FILES_MAX {
-            self.given.retain(|_, given| now - given.at < AGE_MAX);
+    /// Attributes without a validity are given and no lock of the inode covers them, or the lock that has covered them is given
+    /// up.
+    pub(crate) fn note(&mut self, fid: Fid, now: Instant) {
+        if self.given.len() >= FILES_MAX && now - self.trimmed >= AGE_MAX / 4 {
+            self.trimmed = now;
+            self.given.retain(|_, at| now - *at < AGE_MAX);
         }
-        let has_room = self.given.len() < FILES_MAX;
-        match self.given.get_mut(&fid) {
-            // Those of before may still come.
-            Some(given) if !given.is_covered && is_covered && now - given.at < AGE_MAX => {}
-            Some(given) => *given = Given { at: now, is_covered },
-            None if has_room => drop(self.given.insert(fid, Given { at: now, is_covered })),
-            None => self.others = Some(now),
-        }
-    }
-    /// The lock of an inode is given up.
-    pub(crate) fn uncover(&mut self, fid: Fid) {
-        if let Some(given) = self.given.get_mut(&fid) {
-            given.is_covered = false;
+        if self.given.len() < FILES_MAX || self.given.contains_key(&fid) {
+            self.given.insert(fid, now);
+        } else {
+            self.others = Some(now);
         }
     }
     /// All locks have ended.
-    pub(crate) fn uncover_all(&mut self) {
-        self.given.values_mut().for_each(|given| given.is_covered = false);
+    pub(crate) fn note_all(&mut self, now: Instant) {
+        self.others = Some(now);
     }
     /// Whether the kernel may still take over attributes that another mount has changed since.
     pub(crate) fn may_come(&self, fid: Fid, now: Instant) -> bool {
         let is_late = |at: Instant| now - at < AGE_MAX;
-        self.given.get(&fid).is_some_and(|given| !given.is_covered && is_late(given.at))
-            || self.others.is_some_and(is_late)
+        self.given.get(&fid).copied().is_some_and(is_late) || self.others.is_some_and(is_late)
     }
 }
 
@@ -74,32 +61,27 @@ mod tests {
     }
 
     #[test]
-    fn attributes_count_as_late_for_a_while_unless_a_lock_covers_them() {
+    fn attributes_count_as_late_for_a_while() {
         let (file, other) = (Fid::from_ino(7), Fid::from_ino(8));
         let mut late = LateAttributes::default();
-        late.note(file, false, at(10));
+        late.note(file, at(10));
         assert!(late.may_come(file, at(1009)) && !late.may_come(other, at(10)));
         assert!(!late.may_come(file, at(1010)));
-        late.note(file, true, at(2000));
-        assert!(!late.may_come(file, at(2001)));
-        late.uncover(file);
-        assert!(late.may_come(file, at(2999)) && !late.may_come(file, at(3000)));
-        late.note(other, true, at(4000));
-        late.uncover_all();
-        assert!(late.may_come(other, at(4001)));
-        late.note(other, true, at(4002));
-        assert!(late.may_come(other, at(4003)), "those of before");
+        late.note_all(at(2000));
+        assert!(late.may_come(other, at(2999)) && !late.may_come(other, at(3000)));
     }
 
     #[test]
     fn too_many_files_count_as_all() {
         let mut late = LateAttributes::default();
         for ino in 0..FILES_MAX as u64 + 1 {
-            late.note(Fid::from_ino(ino), false, at(2000));
+            late.note(Fid::from_ino(ino), at(2000));
         }
         assert_eq!(late.given.len(), FILES_MAX);
         assert!(
             late.may_come(Fid::from_ino(1 << 40), at(2999)) && !late.may_come(Fid::from_ino(3), at(3000))
         );
+        late.note(Fid::from_ino(1 << 40), at(3000));
+        assert_eq!(late.given.len(), 1, "old ones are removed");
     }
 }

@@ -414,7 +414,7 @@ impl State {
         for stale in stale {
             match stale {
                 Stale::All => {
-                    self.late.borrow_mut().uncover_all();
+                    self.late.borrow_mut().note_all(now);
                     self.inodes.borrow_mut().add_again(self.forgetting.borrow().values().flatten());
                     let all = everything(&link, &mut self.inodes.borrow_mut());
                     let dirs = Bringing::Anything.dirs(&self.unsettled.borrow(), now);
@@ -424,7 +424,7 @@ impl State {
                     prompt.extend(all);
                 }
                 Stale::Inode(fid) => {
-                    self.late.borrow_mut().uncover(fid);
+                    self.late.borrow_mut().note(fid, now);
                     // Once more while it is being forgotten: this call must not complete before that is written.
                     let is_forgetting = self.forgetting.borrow().values().any(|fids| fids.contains(&fid));
                     if self.inodes.borrow_mut().remove(fid) | is_forgetting {
@@ -689,8 +689,9 @@ impl Grant<'_> {
             // Likewise.
             state.names_until.set(state.names_until.get().max(now + entry + entry / 2));
         }
-        if attr.is_zero() {
-            state.late.borrow_mut().note(fid, validity.attr >= VALIDITY_MIN, now);
+        // No lock covers them. (The root stands for a name that is not there, too, and file locks of directories stay here.)
+        if validity.attr < VALIDITY_MIN && fid != Fid::ROOT {
+            state.late.borrow_mut().note(fid, now);
         }
         for given in [entry, attr].into_iter().filter(|d| !d.is_zero()) {
             self.shortest = self.shortest.min(given);

@@ -1,5 +1,5 @@
-//! The writer: sends many frames with one `sendmsg`, and continues where the socket was full. Bulk that lies in memory that the
-//! peer shares is lent to it instead (`shared_memory/`).
+//! The writer: sends many frames with one `sendmsg`, and continues where the socket was full. Long bulk
+//! is lent to a peer on this machine instead, in shared memory (`shared_memory/`).
 
 use crate::shared_memory::{Lender, SharedMemory};
 use crate::sum;

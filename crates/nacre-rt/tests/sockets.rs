@@ -100,7 +100,7 @@ fn bulk_is_seen_in_the_memory_of_the_sender_and_its_buffers_come_back() {
         taken.len()
     };
     eventually("all buffers are back", || free() == SharedMemory::BUFFERS);
-    // The server ends with a loan that it has not seen.
+    // A frame for a connection that has ended keeps no buffer.
     let mut frame = request(61, b"filled");
     frame.bulk = vec![memory.take(0, BUFFER).unwrap().filled(BUFFER)];
     server.shutdown();

@@ -12,8 +12,8 @@
 //! Invariants: the memory of a part is not written to, and not given to another request, until the receiver has returned the
 //! loan, or the receiver's process has ended. The end of a connection revokes loans that the receiver has not taken yet, but
 //! no others, because a server may still be busy with the request. A frame that names a loan which was revoked meanwhile is
-//! refused, also if its word serves another loan by then. The receiver cannot write to buffers. The file cannot shrink (a seal, which the
-//! receiver checks), so access to it never raises SIGBUS.
+//! refused, also if its word serves another loan by then. The receiver maps the buffers read-only. The file cannot shrink (a
+//! seal, which the receiver checks), so access to it never raises SIGBUS.
 
 mod mapping;
 mod owner;

@@ -130,7 +130,7 @@ impl core::fmt::Display for Unreadable {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Foreign => f.write_str(
-                "the file `super` is no superblock of a nacre target, in both copies: check the path; if this was a target, restore that file from a backup, and do not format it",
+                "the file `super` holds no superblock of a nacre target: check the path; if this was a target, restore that file from a backup, and do not format it",
             ),
             Self::Version(version) => write!(
                 f,

@@ -56,7 +56,7 @@ impl DataDir {
         std::fs::create_dir_all(path)
             .with_context(|| format!("cannot make {}\nhint: --dir DIR", path.display()))?;
         let empty = std::fs::read_dir(path)?.next().is_none();
-        if let Some(lost) = Marker::is_lost(path) {
+        if let Some(lost) = Marker::loss_in(path) {
             bail!("{lost}");
         }
         ensure!(
@@ -168,7 +168,7 @@ pub(crate) fn is_data_dir(dir: &Path) -> bool {
 
 /// A sentence about a directory that would be a data directory if the file that says so had not been lost.
 pub(crate) fn lost_marker(dir: &Path) -> Option<String> {
-    Marker::is_lost(dir)
+    Marker::loss_in(dir)
 }
 
 /// The file system in a data directory.

@@ -269,6 +269,7 @@ impl Drop for Process {
     }
 }
 
+/// The memory for the bulk of a mount. Without it the mount works, but more slowly.
 fn shared_memory() -> Option<SharedMemory> {
     SharedMemory::create()
         .inspect_err(|error| tracing::warn!(%error, "written data will be copied through the sockets of servers on this machine"))

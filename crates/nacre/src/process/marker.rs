@@ -73,7 +73,7 @@ impl Marker {
         Ok(found)
     }
     /// A sentence about a directory with targets of a whole file system, but without the file: it may have been lost.
-    pub(crate) fn is_lost(dir: &Path) -> Option<String> {
+    pub(crate) fn loss_in(dir: &Path) -> Option<String> {
         let found = Self::of_targets(dir).ok()?;
         let path = dir.join(MARKER);
         let line = serde_json::to_string(&Self { checksum: None, ..found.clone() }).ok()?;

@@ -276,7 +276,15 @@ impl Ctx {
         }
         core::mem::replace(effects, Vec::with_capacity(VISIT_EFFECTS))
     }
-    /// The same, in exchange for an empty list, so that its memory is used again.
+    /// Whether an effect waits that ends a connection or the island. It must be carried out before the next event, which
+    /// may come from what it ends.
+    pub fn ends_something(&self) -> bool {
+        let ends = |effect: &Effect| {
+            matches!(effect, Effect::Close { .. } | Effect::Stopped | Effect::Fatal(_) | Effect::Refused(_))
+        };
+        self.effects.borrow().iter().any(ends)
+    }
+    /// The same as [`Self::take_effects`], in exchange for an empty list, so that its memory is used again.
     pub fn swap_effects(&self, empty: &mut Vec<Effect>) {
         core::mem::swap(&mut *self.effects.borrow_mut(), empty);
     }

@@ -135,6 +135,13 @@ impl<T> Outbox<T> {
             }
         }
     }
+    /// The next item for the holder of the token, if there is one and it `fits`.
+    pub fn take_next_if(&mut self, fits: impl FnOnce(&T) -> bool) -> Option<T> {
+        assert!(self.token_taken, "drained without the send token");
+        let (_, cost) = self.queue.front().filter(|(item, _)| fits(item))?;
+        self.bytes -= cost;
+        self.queue.pop_front().map(|(item, _)| item)
+    }
     /// Moves items to `into` until it has `items_max` of them or they cost `bytes_max`; keeps the token, also
     /// when nothing was left.
     pub fn take_batch(&mut self, into: &mut VecDeque<T>, items_max: usize, bytes_max: usize) {
@@ -239,5 +246,16 @@ mod tests {
         assert_eq!(batch, ['a'], "the first item fills the bytes");
         o.take_batch(&mut batch, 8, 1);
         assert_eq!((batch.len(), o.take_next()), (2, Next::Released));
+    }
+
+    #[test]
+    fn an_item_that_does_not_fit_stays_the_next_one() {
+        let mut o = Outbox::new(100);
+        o.push('a', 10).unwrap();
+        o.push('b', 1).unwrap();
+        assert!(o.take_token());
+        assert_eq!((o.take_next_if(|item| *item == 'b'), o.queued_bytes()), (None, 11));
+        assert_eq!((o.take_next_if(|item| *item == 'a'), o.queued_bytes()), (Some('a'), 1));
+        assert_eq!((o.take_next(), o.take_next_if(|_| true)), (Next::Item('b'), None));
     }
 }

@@ -11,6 +11,7 @@ use crate::entry::{Guarded, Spin};
 use crate::island::{Island, IslandRef};
 use nacre_node::{Claim, ConnId, Event, Next, Outbox, OutboxError};
 use nacre_wire::Frame;
+use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Frames delivered to the other island before other work gets its turn.
@@ -21,7 +22,11 @@ const SLICE: usize = 64;
 pub(crate) enum Out {
     /// For the opener of a local connection: it is open.
     Opened,
-    Frame(Frame),
+    Frame {
+        frame: Frame,
+        /// The number of the entry into the island that sends it.
+        entry: u64,
+    },
     /// The last item.
     Close(String),
 }
@@ -72,7 +77,7 @@ impl Conn {
 
     pub(crate) fn push(&self, out: Out) -> Result<(), OutboxError> {
         let cost = match &out {
-            Out::Frame(frame) => match self.link.get() {
+            Out::Frame { frame, .. } => match self.link.get() {
                 Some(Link::Local { .. }) => 0,
                 _ => frame.cost(),
             },
@@ -144,10 +149,14 @@ impl Conn {
             };
             let Some(peer) = &peer else { continue };
             match out {
-                Out::Opened => peer.visit(Event::Opened { conn: at_peer }),
-                Out::Frame(frame) => peer.visit(Event::Frame { conn: at_peer, frame }),
+                Out::Opened => peer.visit_once(Event::Opened { conn: at_peer }),
+                Out::Frame { frame, entry } => driver::with_events(|events| {
+                    events.push_back(Event::Frame { conn: at_peer, frame });
+                    self.take_frames(entry, at_peer, events);
+                    peer.visit(events);
+                }),
                 Out::Close(reason) => {
-                    peer.visit(Event::Closed { conn: at_peer, reason, absent: false });
+                    peer.visit_once(Event::Closed { conn: at_peer, reason, absent: false });
                     self.outbox.with(Outbox::close);
                 }
             }
@@ -157,5 +166,16 @@ impl Conn {
         }
         self.outbox.with(Outbox::give_back);
         driver::push(Work::Drain(self.clone()));
+    }
+    /// Takes further frames of the same entry. Frames of other entries are left to the threads that wait for them.
+    fn take_frames(&self, entry: u64, at_peer: ConnId, events: &mut VecDeque<Event>) {
+        let is_of_entry = |out: &Out| matches!(out, Out::Frame { entry: of, .. } if *of == entry);
+        self.outbox.with(|o| {
+            while events.len() < driver::EVENTS_PER_ENTRY
+                && let Some(Out::Frame { frame, .. }) = o.take_next_if(is_of_entry)
+            {
+                events.push_back(Event::Frame { conn: at_peer, frame });
+            }
+        });
     }
 }

@@ -26,7 +26,7 @@ const JOBS_MAX: usize = 1024;
 /// Starts an operation that an island has requested.
 pub(crate) fn start(node: &Arc<Shared>, island: IslandRef, ticket: IoTicket, op: StoreOp) {
     let Some(store) = island.inner().store.clone() else {
-        return island.visit(Event::IoDone {
+        return island.visit_once(Event::IoDone {
             ticket,
             result: Err(StoreError::Device("the island has no store".into())),
         });

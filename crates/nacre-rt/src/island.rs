@@ -20,7 +20,7 @@ use nacre_node::{
 };
 use std::any::Any;
 use std::cell::UnsafeCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -231,13 +231,17 @@ impl IslandRef {
         Arc::downgrade(&self.0)
     }
 
-    pub(crate) fn visit(&self, event: Event) {
-        self.enter(None, event);
+    /// One entry for all `events`, which are taken in one after the other.
+    pub(crate) fn visit(&self, events: &mut VecDeque<Event>) {
+        self.enter(None, events);
+    }
+    pub(crate) fn visit_once(&self, event: Event) {
+        self.visit(&mut VecDeque::from([event]));
     }
     /// A peer has connected: `conn` is registered in the visit that notifies the island.
     pub(crate) fn accept(&self, conn: Arc<Conn>, from: String, origin: Origin) {
         let id = conn.id;
-        self.enter(Some(conn), Event::Accepted { conn: id, from, origin });
+        self.enter(Some(conn), &mut VecDeque::from([Event::Accepted { conn: id, from, origin }]));
     }
     pub(crate) fn door(&self, item: Box<dyn Any + Send>) {
         match self.0.door.get() {
@@ -249,12 +253,12 @@ impl IslandRef {
         }
     }
 
-    fn enter(&self, accepted: Option<Arc<Conn>>, event: Event) {
+    fn enter(&self, accepted: Option<Arc<Conn>>, events: &mut VecDeque<Event>) {
         let before = clock::now();
         self.0.confined.enter(|inside, waited| {
             let start = if waited == Waited::No { before } else { clock::now() };
             self.0.stats.entered(waited, start - before);
-            let visited = catch_unwind(AssertUnwindSafe(|| self.inside(inside, accepted, event, start)));
+            let visited = catch_unwind(AssertUnwindSafe(|| self.inside(inside, accepted, events, start)));
             if let Err(panic) = visited {
                 self.die(inside, EndReason::Panicked(panic_text(panic.as_ref())));
             }
@@ -266,21 +270,49 @@ impl IslandRef {
         &self,
         inside: &mut Inside,
         accepted: Option<Arc<Conn>>,
-        event: Event,
+        events: &mut VecDeque<Event>,
         now: nacre_types::Instant,
     ) {
-        let Inside { logic: slot, conns, log_ops, effects } = inside;
-        let Some(logic) = slot.as_mut() else {
-            if let Some(conn) = accepted {
-                close(&conn, format!("{} has just ended", self.0.name));
-            }
-            return;
-        };
         if let Some(conn) = accepted {
-            conns.insert(conn.id, conn);
+            match inside.logic {
+                Some(_) => drop(inside.conns.insert(conn.id, conn)),
+                None => close(&conn, format!("{} has just ended", self.0.name)),
+            }
         }
-        // After a close no event comes from a connection, even if some are still in progress.
-        let expected = match &event {
+        while !events.is_empty() {
+            self.take_in(inside, events, now);
+        }
+    }
+
+    /// Takes in events as far as they may share the write of the log and the sorting of effects.
+    fn take_in(&self, inside: &mut Inside, events: &mut VecDeque<Event>, now: nacre_types::Instant) {
+        let Inside { logic: slot, conns, log_ops, effects } = inside;
+        let Some(logic) = slot.as_mut() else { return events.clear() };
+        while let Some(event) = events.pop_front() {
+            if Self::is_expected(conns, &event) {
+                nacre_node::visit(logic.as_mut(), now, clock::wall(), event);
+            }
+            if logic.ctx().ends_something() {
+                break;
+            }
+        }
+        logic.log_writes(log_ops);
+        if let Err(error) = self.write_log(log_ops) {
+            logic.log_failed(&error);
+            return self.die(inside, EndReason::Fatal(format!("log of {}: {error}", self.0.name)));
+        }
+        logic.ctx().swap_effects(effects);
+        self.set_deadline(logic.ctx().deadline());
+        let end = self.sort(conns, effects);
+        effects.shrink_to(EFFECTS_KEPT);
+        if let Some(reason) = end {
+            self.die(inside, reason);
+        }
+    }
+
+    /// After a close no event comes from a connection, even if some are still in progress.
+    fn is_expected(conns: &mut BTreeMap<ConnId, Arc<Conn>>, event: &Event) -> bool {
+        match event {
             Event::Frame { conn, .. } | Event::Opened { conn } => conns.contains_key(conn),
             Event::Closed { conn, .. } => match conns.remove(conn) {
                 Some(end) => {
@@ -295,22 +327,6 @@ impl IslandRef {
             | Event::Timer
             | Event::Door(_)
             | Event::Stop => true,
-        };
-        if !expected {
-            return;
-        }
-        nacre_node::visit(logic.as_mut(), now, clock::wall(), event);
-        logic.log_writes(log_ops);
-        if let Err(error) = self.write_log(log_ops) {
-            logic.log_failed(&error);
-            return self.die(inside, EndReason::Fatal(format!("log of {}: {error}", self.0.name)));
-        }
-        logic.ctx().swap_effects(effects);
-        self.set_deadline(logic.ctx().deadline());
-        let end = self.sort(conns, effects);
-        effects.shrink_to(EFFECTS_KEPT);
-        if let Some(reason) = end {
-            self.die(inside, reason);
         }
     }
 
@@ -327,12 +343,13 @@ impl IslandRef {
     /// Moves frames into their outboxes, and all other effects onto this thread's queue. `Some`: the island ends.
     fn sort(&self, conns: &mut BTreeMap<ConnId, Arc<Conn>>, effects: &mut Vec<Effect>) -> Option<EndReason> {
         let mut drained: Option<ConnId> = None;
+        let entry = self.0.stats.visits();
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send { conn, frame } => {
                     // The connection has just been lost: the frame counts as lost in transit.
                     let Some(end) = conns.get(&conn) else { continue };
-                    if let Err(error) = end.push(Out::Frame(frame)) {
+                    if let Err(error) = end.push(Out::Frame { frame, entry }) {
                         self.overrun(conns, conn, &error);
                     } else if drained != Some(conn) {
                         driver::push(Work::Drain(end.clone()));

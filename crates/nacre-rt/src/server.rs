@@ -4,9 +4,11 @@
 //! timers. The node owns it: [`Node::shutdown`] stops and joins it.
 
 use crate::cpu::bind;
-use crate::driver;
+use crate::driver::{self, Work};
 use crate::idle_poll::IdlePoll;
+use crate::island::IslandRef;
 use crate::node::{Node, RtError, Server};
+use nacre_node::Event;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -55,6 +57,10 @@ impl Node {
         self.shared().stats.idle_polls.add(1);
     }
 
+    /// Puts an event onto this thread's queue: [`Self::work`] delivers it, together with others for the same island.
+    pub fn enqueue(&self, island: &IslandRef, event: Event) {
+        driver::push(Work::Event(island.clone(), event));
+    }
     /// Does the work left on this thread's queue, up to one turn. False: more is left, do not sleep.
     pub fn work(&self) -> bool {
         driver::run();

@@ -535,7 +535,7 @@ impl Socket {
             }
         }
         self.sharing = Sharing::No;
-        let _fresh = conn.push(Out::Frame(reply));
+        let _fresh = conn.push(Out::Frame { frame: reply, entry: 0 });
         let from = self.link.peer.clone();
         let origin = self.link.origin;
         driver::push(Work::Accept { island: island.clone(), conn: conn.clone(), from, origin });
@@ -603,7 +603,7 @@ impl Remote for SocketLink {
             let mut writer = self.lock_writer();
             for out in batch.drain(..) {
                 match out {
-                    Out::Frame(frame) => {
+                    Out::Frame { frame, .. } => {
                         frames += 1;
                         lent += u64::from(writer.push(frame));
                     }

@@ -55,6 +55,46 @@ fn frames_of_several_threads_arrive_in_the_order_of_the_visits() {
 }
 
 #[test]
+fn events_that_were_queued_together_are_taken_in_at_few_entries_and_in_order() {
+    let (node, _) = node(1);
+    let (far_sink, far) = reports();
+    let a = node.add_island("a", None, Some(reports().0), Puppet::make(false)).unwrap();
+    let b = node.add_island("b", None, Some(far_sink), Puppet::make(false)).unwrap();
+    tell(&a, Order::Open { conn: 1, address: "local".into(), target: "b".into() });
+    assert!(matches!(next(&far), Report::Accepted(_)));
+    let before = [&a, &b].map(|island| island.stats().visits());
+    for n in 0..6 {
+        node.enqueue(&a, Event::Door(Box::new(Order::Send(ConnId(1), request(n, b"ordered")))));
+    }
+    assert!(far.try_recv().is_err(), "nothing is done before the work");
+    assert!(node.work());
+    let arrived: Vec<Report> = far.try_iter().collect();
+    assert_eq!(arrived.len(), 6, "{arrived:?}");
+    // Four and two.
+    let entries = [&a, &b].map(|island| island.stats().visits());
+    assert_eq!([entries[0] - before[0], entries[1] - before[1]], [2, 2]);
+    node.shutdown();
+}
+
+#[test]
+fn nothing_comes_from_a_connection_that_the_event_before_has_closed() {
+    let (node, _) = node(1);
+    let (sink, heard) = reports();
+    let a = node.add_island("a", None, Some(sink), Puppet::make(false)).unwrap();
+    node.add_island("b", None, None, Puppet::make(false)).unwrap_or_else(|e| panic!("{e}"));
+    tell(&a, Order::Open { conn: 1, address: "local".into(), target: "b".into() });
+    assert_eq!(next(&heard), Report::Opened(ConnId(1)));
+    let frame = |xid| Event::Frame { conn: ConnId(1), frame: request(xid, b"x") };
+    node.enqueue(&a, frame(1));
+    node.enqueue(&a, Event::Door(Box::new(Order::Close(ConnId(1)))));
+    node.enqueue(&a, frame(2));
+    assert!(node.work());
+    let all: Vec<Report> = heard.try_iter().collect();
+    assert_eq!(all, [Report::Frame(ConnId(1), 1, b"x".to_vec())]);
+    node.shutdown();
+}
+
+#[test]
 fn an_unknown_target_and_a_close_are_told_once() {
     let (node, _) = node(1);
     let (sink, heard) = reports();

@@ -194,6 +194,7 @@ impl Turns<'_> {
             self.hub.end_sleep();
             entered?;
             self.take_completions()?;
+            self.node.work();
             if self.is_over() {
                 return Ok(());
             }
@@ -329,7 +330,7 @@ impl Turns<'_> {
         match FuseRequest::parse(data, ticket) {
             Ok(request) => {
                 let request = request.with_callers_groups();
-                self.node.deliver(&self.source.island(), Event::Door(Box::new(request)));
+                self.node.enqueue(&self.source.island(), Event::Door(Box::new(request)));
             }
             Err(abi::Short) => {
                 error!(slot, len = request.len, "the kernel sent a request that is not one");

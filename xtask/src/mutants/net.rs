@@ -26,4 +26,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "lib",
         "shared_memory::tests::the_end_of_a_connection_revokes_what_the_peer_has_not_taken_and_nothing_else",
     ),
+    planted(
+        "an event comes from a connection that the event before has closed",
+        "crates/nacre-rt/src/island.rs",
+        &[("            if logic.ctx().ends_something() {\n                break;\n            }\n", "")],
+    )
+    .found_by("nacre-rt", "local", "nothing_comes_from_a_connection_that_the_event_before_has_closed"),
 ];

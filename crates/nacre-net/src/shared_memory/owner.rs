@@ -14,7 +14,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::process::{PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -28,6 +28,8 @@ struct Inner {
     state: Mutex<State>,
     /// Loans that were out at the last look: nothing to look for while there are none.
     out: AtomicUsize,
+    /// There may be loans to look for, or memory to give back. A mount that moves no bulk takes no lock to find out.
+    was_used: AtomicBool,
 }
 
 /// The buffers that nobody uses, and the loans.
@@ -80,7 +82,11 @@ impl Inner {
     /// Gives memory of buffers back that have not been needed for a while.
     fn trim(&self) {
         let mut state = self.lock();
-        if state.resident.len() <= FREE_MAX || state.last_use.elapsed() < IDLE {
+        if state.last_use.elapsed() < IDLE {
+            return;
+        }
+        if state.resident.len() <= FREE_MAX {
+            self.was_used.store(!state.loans.is_empty(), Ordering::Relaxed);
             return;
         }
         let count = (state.resident.len() - FREE_MAX).min(TRIM_MAX);
@@ -139,7 +145,13 @@ impl SharedMemory {
             loans: BTreeMap::new(),
             serial: Serial::first(),
         };
-        Ok(Self(Arc::new(Inner { file, mapping, state: Mutex::new(state), out: AtomicUsize::new(0) })))
+        Ok(Self(Arc::new(Inner {
+            file,
+            mapping,
+            state: Mutex::new(state),
+            out: AtomicUsize::new(0),
+            was_used: AtomicBool::new(false),
+        })))
     }
 
     /// To be passed to peers.
@@ -164,6 +176,9 @@ impl SharedMemory {
     /// Gives the buffers free that peers have returned, and memory back that was not needed for a while. To be called now and
     /// then.
     pub fn look_for_returns(&self) {
+        if !self.0.was_used.load(Ordering::Relaxed) {
+            return;
+        }
         let is_idle = self.0.lock().last_use.elapsed() >= IDLE;
         self.0.look_for_returns(|peer| is_idle && peer.has_ended());
         self.0.trim();
@@ -228,6 +243,7 @@ impl Lender {
         word::offer(memory.mapping.word(number), serial);
         state.loans.insert(number, Loan { parts, serial, to: self.peer.clone() });
         memory.out.store(state.loans.len(), Ordering::Relaxed);
+        memory.was_used.store(true, Ordering::Relaxed);
         Some(Bytes::from(table::encode(&(number as u32, serial, places))))
     }
 
@@ -306,5 +322,6 @@ impl AsRef<[u8]> for SharedBuffer {
 impl Drop for SharedBuffer {
     fn drop(&mut self) {
         self.memory.lock().resident.push(self.index);
+        self.memory.was_used.store(true, Ordering::Relaxed);
     }
 }

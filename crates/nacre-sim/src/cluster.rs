@@ -31,6 +31,7 @@ pub(crate) const FS: &str = "demo";
 const STORE_BYTES: u64 = 256 << 20;
 /// Far worse than a broken quartz; the margin of a lease is a third.
 const DRIFT_PPM: u64 = 40_000;
+const JOINED_US: u64 = 100;
 /// In the order of servers, behind the MGS.
 const MDT: usize = 1;
 
@@ -198,6 +199,8 @@ impl Cluster {
         let mut world = World::new(seed);
         world.faults.noise = noise;
         world.faults.drift_ppm = DRIFT_PPM;
+        // In every third file system, servers and mounts take in several frames at one entry, as those of a busy machine do.
+        world.faults.joined_us = if seed.is_multiple_of(3) { JOINED_US } else { 0 };
         let fs = FsName::parse(FS).expect("a valid name");
         let of = |kind, index| TargetName::Of { fs: fs.clone(), kind, index };
         let mut names = vec![TargetName::Mgs, of(TargetKind::Mdt, 0)];

@@ -635,4 +635,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "privileges",
         "a_write_by_a_user_takes_set_id_bits_away_that_another_mount_has_set",
     ),
+    planted(
+        "the reply to an earlier change of a name undoes what the cache knows from a later one",
+        "crates/nacre-client/src/cache/entries.rs",
+        &[("known.unwrap_or_else(|| self.changed_in(parent))", "known.unwrap_or_default()")],
+    )
+    .found_by(
+        "nacre-sim",
+        "one_mount",
+        "the_names_that_two_changes_leave_are_known_although_the_later_one_is_acknowledged_first",
+    ),
 ];

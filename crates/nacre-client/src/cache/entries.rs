@@ -70,10 +70,12 @@ struct Directory {
     listed_to: Option<u64>,
     /// The latest own change that may have added a name.
     named_at: Transno,
+    /// The latest own change of a name.
+    changed_at: Transno,
 }
 
 impl Directory {
-    fn new(hash: SeededHash, named_at: Transno) -> Self {
+    fn new(hash: SeededHash, changed_at: Transno) -> Self {
         Self {
             names: NameTable::new(hash),
             placed: BTreeMap::new(),
@@ -82,7 +84,8 @@ impl Directory {
             searched: None,
             is_complete: false,
             listed_to: None,
-            named_at,
+            named_at: changed_at,
+            changed_at,
         }
     }
     fn remove(&mut self, name: &[u8]) -> Option<NameEntry> {
@@ -277,16 +280,28 @@ impl Entries {
         at: Transno,
         under: Under,
     ) -> Option<Gone> {
-        if self.entry(parent, name).is_some_and(|entry| at < entry.changed_at) {
+        let known = self.entry(parent, name).map(|entry| entry.changed_at);
+        if at < known.unwrap_or_else(|| self.changed_in(parent)) {
+            // The reply to a later change came first. If nothing is known of the name, that may be because of it.
+            if known.is_none()
+                && let Some(dir) = self.dirs.get_mut(&parent)
+            {
+                dir.incomplete();
+            }
             return None;
         }
         let gone = self.set(parent, name, fid, at, under);
-        if fid.is_some()
-            && let Some(dir) = self.dirs.get_mut(&parent)
-        {
-            dir.named(at);
+        if let Some(dir) = self.dirs.get_mut(&parent) {
+            dir.changed_at = dir.changed_at.max(at);
+            if fid.is_some() {
+                dir.named(at);
+            }
         }
         gone
+    }
+    /// When a name of a directory that is not in the table may last have been changed by this mount.
+    fn changed_in(&self, dir: Fid) -> Transno {
+        self.dirs.get(&dir).map_or(self.forgotten, |dir| dir.changed_at)
     }
     /// The inode of a name after the own change at a transno is not known.
     pub(super) fn unknown(&mut self, parent: Fid, name: &[u8], at: Transno) -> Option<Gone> {
@@ -294,6 +309,7 @@ impl Entries {
         if let Some(dir) = self.dirs.get_mut(&parent) {
             dir.incomplete();
             dir.named(at);
+            dir.changed_at = dir.changed_at.max(at);
         }
         if self.entry(parent, name).is_some_and(|entry| at < entry.changed_at) {
             return None;

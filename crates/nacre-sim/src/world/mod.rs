@@ -39,6 +39,8 @@ pub struct Faults {
     pub noise: Noise,
     /// Clocks of islands that are added run faster or slower by up to so many parts per million.
     pub drift_ppm: u64,
+    /// Frames for one island that come within so many microseconds, with nothing else between, are taken in at one entry.
+    pub joined_us: u64,
 }
 impl Default for Faults {
     fn default() -> Self {
@@ -51,6 +53,7 @@ impl Default for Faults {
             io_us: (5, 300),
             noise: Noise::default(),
             drift_ppm: 0,
+            joined_us: 0,
         }
     }
 }
@@ -417,20 +420,39 @@ impl World {
 
     /// One visit, its log writes, its effects.
     pub(crate) fn enter(&mut self, id: NodeId, event: Event) {
+        if self.nodes[id.0].paused {
+            return self.nodes[id.0].waiting.push(event);
+        }
+        let mut events = VecDeque::from([event]);
+        while !events.is_empty() {
+            self.take_in(id, &mut events);
+        }
+    }
+
+    /// Takes in events, and frames that come soon, as far as they may share the log write and the effects.
+    fn take_in(&mut self, id: NodeId, events: &mut VecDeque<Event>) {
         let node = &mut self.nodes[id.0];
-        if node.paused {
-            node.waiting.push(event);
-            return;
-        }
         let (now, wall) = node.clock.read(self.now_ns);
-        let Some((mut logic, ctx)) = node.logic.take() else { return };
+        let Some((mut logic, ctx)) = node.logic.take() else { return events.clear() };
         let mut writes = Vec::new();
-        if node.is_counted {
-            counted_visit(logic.as_mut(), (now, wall), event, &mut writes);
-        } else {
-            visit(logic.as_mut(), now, wall, event);
-            logic.log_writes(&mut writes);
+        let mut taken = 0;
+        while let Some(event) = events.pop_front().or_else(|| self.next_frame(id, taken)) {
+            taken += 1;
+            let node = &self.nodes[id.0];
+            if matches!(&event, Event::Frame { conn, .. } if !node.links.contains_key(conn)) {
+                continue;
+            }
+            if node.is_counted {
+                counted_visit(logic.as_mut(), (now, wall), event, &mut writes);
+            } else {
+                visit(logic.as_mut(), now, wall, event);
+                logic.log_writes(&mut writes);
+            }
+            if ctx.ends_something() {
+                break;
+            }
         }
+        let node = &mut self.nodes[id.0];
         let dying = node.dying.take_if(|_| !writes.is_empty());
         match dying {
             Some((DieAt::BeforeLog, _)) => writes.clear(),

@@ -232,6 +232,29 @@ impl World {
         self.enter(end.node, event);
     }
 
+    /// The next frame for an island that has taken in `taken` events at this entry, if it is to be taken in as well.
+    pub(super) fn next_frame(&mut self, id: NodeId, taken: usize) -> Option<Event> {
+        const TAKEN_MAX: usize = 4;
+        let until = self.now_ns + 1000 * self.faults.joined_us;
+        let (at, action) = self.queue.first_key_value().filter(|((at, _), _)| *at < until)?;
+        let Action::Deliver { link, to, event: Event::Frame { .. } } = action else { return None };
+        let is_for_it = self.links.get(link).is_some_and(|of| {
+            let (end, from) = (of.ends[*to], of.ends[1 - *to].node);
+            !of.cut
+                && end.node == id
+                && end.life == self.nodes[id.0].life
+                && !self.blocked.contains(&(from, id))
+        });
+        if taken >= TAKEN_MAX || !is_for_it {
+            return None;
+        }
+        let at = *at;
+        match self.queue.remove(&at) {
+            Some(Action::Deliver { event, .. }) => Some(event),
+            _ => None,
+        }
+    }
+
     pub(crate) fn delay_ns(&mut self) -> u64 {
         let (least, most) = self.faults.delay_us;
         let slow = self.faults.slow_one_in > 0 && self.rng.below(self.faults.slow_one_in) == 0;

@@ -5,7 +5,7 @@ mod support;
 
 use nacre_client::Client;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Failure, Fid};
+use nacre_types::{Attr, Failure, Fid};
 use std::rc::Rc;
 use support::{caller, cluster, create, run, wait, write, write_back};
 
@@ -74,5 +74,25 @@ fn a_name_is_found_although_its_file_is_replaced_meanwhile() {
         let lookups = seen(seed, async |client| client.lookup(Fid::ROOT, NAME.as_bytes()).await.map(drop));
         let wrong: Vec<_> = lookups.iter().filter(|found| found.is_err()).collect();
         assert!(wrong.is_empty(), "seed {seed}: {wrong:?} of {}", lookups.len());
+    }
+}
+
+#[test]
+fn the_attributes_of_a_file_are_known_after_its_mount_has_replaced_it() {
+    for seed in 1..=4 {
+        let mut c = started(seed);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let replaced = run(&mut c, first, async |client| {
+            replace(&client, 2).await?;
+            let before = client.lookup(Fid::ROOT, NAME.as_bytes()).await?.attr;
+            replace(&client, 3).await?;
+            Ok::<_, Failure>((before, client.getattr(before.fid).await?.attr))
+        });
+        let (before, after) = replaced.expect("as on a local file system");
+        assert_eq!((before.nlink, before.size), (1, 201), "seed {seed}");
+        let wanted = Attr { nlink: 0, size_state: after.size_state, ..before };
+        assert_eq!(after, wanted, "seed {seed}");
+        let elsewhere = run(&mut c, second, async move |client| client.getattr(before.fid).await);
+        assert_eq!(elsewhere.map(|entry| entry.attr), Err(Failure::ESTALE), "seed {seed}");
     }
 }

@@ -22,7 +22,7 @@ use core::cell::{Cell, RefCell, RefMut};
 use nacre_dlm::client::InodeCancel;
 use nacre_dlm::server::InodeGrant;
 use nacre_node::Ctx;
-use nacre_types::{Codec, ConnEpoch, Fid, InodeBits, Instant, SeededHash, Timestamp, Transno};
+use nacre_types::{Attr, Codec, ConnEpoch, Fid, InodeBits, Instant, SeededHash, Timestamp, Transno};
 use nacre_wire::mdt::{self, EntryReply, LockTail, Readdir, ReaddirReply, RevokeInodeLocks};
 use nacre_wire::{Frame, flags};
 
@@ -154,6 +154,9 @@ impl MetadataCache {
 
     pub(super) fn inode(&self, fid: Fid) -> Option<EntryReply> {
         self.tables().inode(fid)
+    }
+    pub(super) fn removed_inode(&self, fid: Fid) -> Option<Attr> {
+        self.tables.borrow().removed_inode(fid)
     }
     pub(super) fn inode_with<T>(&self, fid: Fid, part: impl FnOnce(&EntryReply) -> T) -> Option<T> {
         self.tables().inode_ref(fid).map(part)

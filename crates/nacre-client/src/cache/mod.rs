@@ -12,6 +12,7 @@ pub(crate) mod kernel;
 pub(crate) mod metadata;
 mod name_table;
 pub(crate) mod pages;
+mod removed;
 pub(crate) mod returns;
 pub(crate) mod serve;
 pub(crate) mod tables;

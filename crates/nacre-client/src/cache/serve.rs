@@ -53,7 +53,11 @@ impl Mdt {
     pub(crate) fn cached_inode(&self, fid: Fid) -> Option<EntryReply> {
         self.serve(|| self.cache().inode(fid))
     }
-    /// The same, if the inode may be opened for reading without a request, now.
+    /// The attributes of an inode that is gone, if a change of this mount has removed it.
+    pub(crate) fn removed_inode(&self, fid: Fid) -> Option<Attr> {
+        self.cache().removed_inode(fid)
+    }
+    /// The same as [`Self::cached_inode`], if the inode may be opened for reading without a request, now.
     pub(crate) fn openable(&self, fid: Fid) -> Option<EntryReply> {
         self.serve(|| self.late_opens().has_room().then(|| self.cache().openable(fid))?)
     }

@@ -9,6 +9,7 @@ use crate::cache::entries::{Entries, Gone, Named, Under};
 use crate::cache::in_flight::{InFlight, Touches};
 use crate::cache::inodes::{Inodes, attr_bits, xattr_bits};
 use crate::cache::kernel::Stale;
+use crate::cache::removed::RemovedInodes;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_dlm::client::{GrantedInodeLocks, InodeCancel};
@@ -63,6 +64,7 @@ pub(super) struct Tables {
     inodes: Inodes,
     entries: Entries,
     in_flight: InFlight,
+    removed: RemovedInodes,
     now: Instant,
 }
 
@@ -76,6 +78,7 @@ impl Tables {
             inodes: Inodes::new(hash),
             entries: Entries::new(hash),
             in_flight: InFlight::new(hash),
+            removed: RemovedInodes::default(),
             now: Instant::default(),
         }
     }
@@ -541,9 +544,16 @@ impl Tables {
             }
         }
     }
+    /// The attributes of an inode that an own change has removed, if it is one of the last ones.
+    pub(super) fn removed_inode(&self, fid: Fid) -> Option<Attr> {
+        self.removed.find(fid)
+    }
     /// The inode is gone, by an own change, and the locks on it with it.
     pub(super) fn removed(&mut self, fid: Fid, at: Transno) {
         let mut stale = Vec::new();
+        if let Some(entry) = self.inodes.entry(fid) {
+            self.removed.note(entry);
+        }
         if let Some(InodeCancel { bits, .. }) = self.locks.cancel(fid, InodeBits::ALL) {
             self.lost(fid, bits, &mut stale);
         }

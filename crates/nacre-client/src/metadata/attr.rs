@@ -50,7 +50,13 @@ impl Client {
         let mdt = self.mdt_of(fid).await?;
         match mdt.cached_inode(fid) {
             Some(entry) => self.resolve_settled(entry).await,
-            None => self.resolve(mdt.read_inode(&Getattr { fid }).await?).await,
+            None => match mdt.read_inode(&Getattr { fid }).await {
+                Err(Failure::ESTALE) => {
+                    let removed = mdt.removed_inode(fid).ok_or(Failure::ESTALE)?;
+                    Ok(ResolvedInode { attr: removed, kill_priv: false })
+                }
+                reply => self.resolve(reply?).await,
+            },
         }
     }
 

@@ -15,7 +15,7 @@ use alloc::rc::Rc;
 use core::cell::{Cell, RefCell};
 use nacre_node::Gate;
 use nacre_target::TargetCore;
-use nacre_types::{LayoutTemplate, MdtIndex};
+use nacre_types::{Instant, LayoutTemplate, MdtIndex};
 
 /// The index of a served metadata target.
 pub(crate) fn index_of(core: &TargetCore) -> MdtIndex {
@@ -35,6 +35,8 @@ pub struct Mdt {
     /// Directories move to another parent one at a time.
     moves: Gate,
     inode_locks: InodeLockTable,
+    /// When the log has last said that the target is full.
+    said_full_at: Cell<Option<Instant>>,
 }
 
 impl Mdt {
@@ -57,7 +59,14 @@ impl Mdt {
             change_order: ChangeOrder::new(&core.ctx),
             moves: Gate::new(&core.ctx, 1),
             inode_locks: InodeLockTable::new(&core.ctx),
+            said_full_at: Cell::new(None),
         })
+    }
+    pub(crate) fn said_full_at(&self) -> Option<Instant> {
+        self.said_full_at.get()
+    }
+    pub(crate) fn set_said_full_at(&self, at: Instant) {
+        self.said_full_at.set(Some(at));
     }
     pub(crate) fn core(&self) -> &Rc<TargetCore> {
         &self.core

@@ -7,7 +7,7 @@ use nacre_client::Client;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Attr, Failure, Fid};
 use std::rc::Rc;
-use support::{caller, cluster, create, run, wait, write, write_back};
+use support::{SEC, caller, cluster, create, run, wait, write, write_back};
 
 const NAME: &str = "file";
 const REPLACEMENTS: u64 = 200;
@@ -78,21 +78,28 @@ fn a_name_is_found_although_its_file_is_replaced_meanwhile() {
 }
 
 #[test]
-fn the_attributes_of_a_file_are_known_after_its_mount_has_replaced_it() {
+fn the_attributes_of_a_file_are_known_to_the_mounts_that_knew_them_after_it_was_replaced() {
     for seed in 1..=4 {
-        let mut c = started(seed);
-        let (first, second) = (c.mounts[0], c.mounts[1]);
-        let replaced = run(&mut c, first, async |client| {
-            replace(&client, 2).await?;
-            let before = client.lookup(Fid::ROOT, NAME.as_bytes()).await?.attr;
-            replace(&client, 3).await?;
-            Ok::<_, Failure>((before, client.getattr(before.fid).await?.attr))
-        });
-        let (before, after) = replaced.expect("as on a local file system");
-        assert_eq!((before.nlink, before.size), (1, 201), "seed {seed}");
-        let wanted = Attr { nlink: 0, size_state: after.size_state, ..before };
-        assert_eq!(after, wanted, "seed {seed}");
-        let elsewhere = run(&mut c, second, async move |client| client.getattr(before.fid).await);
+        let mut c = cluster(seed, 2, 3);
+        c.keep_data_at_mdt(1000).expect("the root has a layout");
+        let [first, second, third] = [c.mounts[0], c.mounts[1], c.mounts[2]];
+        run(&mut c, first, async |client| replace(&client, 2).await).expect("made");
+        // Locks are granted once what is read is durable.
+        c.world.run_for(2 * SEC);
+        let look = async |client: Rc<Client>| {
+            client.lookup(Fid::ROOT, NAME.as_bytes()).await.expect("it exists").attr
+        };
+        let before = [run(&mut c, first, look), run(&mut c, second, look)];
+        assert_eq!((before[0].nlink, before[0].size), (1, 201), "seed {seed}");
+        run(&mut c, first, async |client| replace(&client, 3).await).expect("replaced");
+        let fid = before[0].fid;
+        for (mount, before) in [first, second].into_iter().zip(before) {
+            let after = run(&mut c, mount, async move |client| client.getattr(fid).await);
+            let after = after.expect("as on a local file system").attr;
+            let wanted = Attr { nlink: 0, size_state: after.size_state, ..before };
+            assert_eq!(after, wanted, "seed {seed}");
+        }
+        let elsewhere = run(&mut c, third, async move |client| client.getattr(fid).await);
         assert_eq!(elsewhere.map(|entry| entry.attr), Err(Failure::ESTALE), "seed {seed}");
     }
 }

@@ -645,4 +645,17 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "one_mount",
         "the_names_that_two_changes_leave_are_known_although_the_later_one_is_acknowledged_first",
     ),
+    planted(
+        "a file that another mount replaces has no attributes at once",
+        "crates/nacre-client/src/cache/tables.rs",
+        &[(
+            "            if let Some(entry) = self.inodes.entry(fid) {\n                self.last_attrs.note(entry);\n            }\n            self.lost(",
+            "            self.lost(",
+        )],
+    )
+    .found_by(
+        "nacre-sim",
+        "replaced_names",
+        "the_attributes_of_a_file_are_known_to_the_mounts_that_knew_them_after_it_was_replaced",
+    ),
 ];

@@ -53,7 +53,7 @@ impl Mdt {
     pub(crate) fn cached_inode(&self, fid: Fid) -> Option<EntryReply> {
         self.serve(|| self.cache().inode(fid))
     }
-    /// The attributes of an inode that is gone, if a change of this mount has removed it.
+    /// The last known attributes of a file that is gone.
     pub(crate) fn removed_inode(&self, fid: Fid) -> Option<Attr> {
         self.cache().removed_inode(fid)
     }

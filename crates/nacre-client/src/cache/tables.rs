@@ -9,7 +9,7 @@ use crate::cache::entries::{Entries, Gone, Named, Under};
 use crate::cache::in_flight::{InFlight, Touches};
 use crate::cache::inodes::{Inodes, attr_bits, xattr_bits};
 use crate::cache::kernel::Stale;
-use crate::cache::removed::RemovedInodes;
+use crate::cache::last_attrs::LastAttrs;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_dlm::client::{GrantedInodeLocks, InodeCancel};
@@ -64,7 +64,7 @@ pub(super) struct Tables {
     inodes: Inodes,
     entries: Entries,
     in_flight: InFlight,
-    removed: RemovedInodes,
+    last_attrs: LastAttrs,
     now: Instant,
 }
 
@@ -78,7 +78,7 @@ impl Tables {
             inodes: Inodes::new(hash),
             entries: Entries::new(hash),
             in_flight: InFlight::new(hash),
-            removed: RemovedInodes::default(),
+            last_attrs: LastAttrs::default(),
             now: Instant::default(),
         }
     }
@@ -499,6 +499,9 @@ impl Tables {
         let InodeRevoke { fid, bits, wanted, number } = *revoke;
         let ended = self.locks.revoked(self.era, fid, wanted, bits, number);
         if wanted == InodeMode::Ex {
+            if let Some(entry) = self.inodes.entry(fid) {
+                self.last_attrs.note(entry);
+            }
             self.lost(fid, ended, stale);
         }
     }
@@ -544,15 +547,15 @@ impl Tables {
             }
         }
     }
-    /// The attributes of an inode that an own change has removed, if it is one of the last ones.
+    /// The last known attributes of a file that is gone, if it is one of the last ones.
     pub(super) fn removed_inode(&self, fid: Fid) -> Option<Attr> {
-        self.removed.find(fid)
+        self.last_attrs.of_removed(fid)
     }
     /// The inode is gone, by an own change, and the locks on it with it.
     pub(super) fn removed(&mut self, fid: Fid, at: Transno) {
         let mut stale = Vec::new();
         if let Some(entry) = self.inodes.entry(fid) {
-            self.removed.note(entry);
+            self.last_attrs.note(entry);
         }
         if let Some(InodeCancel { bits, .. }) = self.locks.cancel(fid, InodeBits::ALL) {
             self.lost(fid, bits, &mut stale);

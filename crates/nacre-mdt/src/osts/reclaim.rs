@@ -20,6 +20,8 @@ use nacre_wire::ost::{FreeSpace, FreeSpaceReply};
 
 /// Time in which the OSTs have to execute the destroys, free the space, and report it.
 const RECLAIM_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two lines of the log about a full target.
+const FULL_INTERVAL: Duration = Duration::from_secs(60);
 /// The same limit before the reply to a statfs: `df` shows the space that is free by then.
 const STATFS_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -52,6 +54,18 @@ impl Mdt {
             let until = self.core().ctx.now() + RECLAIM_TIMEOUT;
             self.free(&self.osts().on_device(space.device), until).await;
         }
+    }
+
+    /// A change has failed with ENOSPC. Says so, but not again for a while: programs try it again.
+    pub(crate) fn say_full(&self) {
+        let now = self.core().ctx.now();
+        if self.said_full_at().is_some_and(|said| now.saturating_since(said) < FULL_INTERVAL) {
+            return;
+        }
+        self.set_said_full_at(now);
+        tracing::warn!(target_name = %self.core().name,
+            "the metadata target is full: whatever needs more of its space fails with ENOSPC until files are removed or its device \
+             grows; `nacre lfs df` and `df -i` show it");
     }
 
     /// Frees the space of files that were removed before a statfs.

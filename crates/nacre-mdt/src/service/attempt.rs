@@ -153,6 +153,10 @@ impl Mdt {
                     self.free_own_device().await;
                     continue;
                 }
+                Err(error @ OsdError::NoSpace { .. }) => {
+                    self.say_full();
+                    return Err(error.into());
+                }
                 reserved => reserved?,
             };
             let pins = state.read_set.fetch(&self.core().osd).await?;

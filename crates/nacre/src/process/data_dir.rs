@@ -25,6 +25,7 @@ const LOST_AND_FOUND: &str = "lost+found";
 pub(crate) struct DataDir {
     path: PathBuf,
     marker: Marker,
+    is_new: bool,
 }
 
 impl DataDir {
@@ -43,7 +44,7 @@ impl DataDir {
                 path.display()
             );
         }
-        Ok(Self { path: path.to_path_buf(), marker })
+        Ok(Self { path: path.to_path_buf(), marker, is_new: false })
     }
 
     /// Makes the data directory of a new file system. An existing directory must be empty.
@@ -81,11 +82,15 @@ impl DataDir {
         }
         let marker = Marker::new(name, osts, false);
         marker.write(path)?;
-        Ok(Self { path: path.to_path_buf(), marker })
+        Ok(Self { path: path.to_path_buf(), marker, is_new: true })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+    /// Whether this process has made it.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_new
     }
     pub(crate) fn name(&self) -> Result<FsName> {
         self.marker.name()

@@ -123,8 +123,9 @@ pub(crate) fn prepare(dir: &Path, options: &Options) -> Result<()> {
 pub(crate) fn check_mount_point(dir: &Path) -> Result<()> {
     nacre_fuse::check_device()?;
     if dir.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
-        std::fs::create_dir_all(dir)
-            .with_context(|| format!("cannot make the mount point {}", dir.display()))?;
+        std::fs::create_dir_all(dir).with_context(|| {
+            format!("cannot make the mount point {}\nhint: name a directory of yours", dir.display())
+        })?;
     }
     nacre_fuse::check_mount_point(dir)?;
     Ok(())

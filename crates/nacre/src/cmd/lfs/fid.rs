@@ -107,7 +107,7 @@ pub(super) fn fid2path(args: &Fid2pathArgs) -> Result<()> {
     for text in &args.fids {
         let Some(fid) = Fid::parse(text) else {
             bail!(
-                "{text:?} is no FID\nhint: it looks like [0x101:0x3:0x0]; `nacre lfs path2fid FILE` shows one"
+                "{text:?} is no FID\nhint: it looks like [0x101:0x3:0x0], and the last number is always 0; `nacre lfs path2fid FILE` shows one"
             )
         };
         let paths =

@@ -3,6 +3,7 @@
 use super::FileSystem;
 use crate::output;
 use crate::process;
+use crate::process::data_dir::DataDir;
 use crate::process::detach::Talk;
 use crate::process::islands::Process;
 use crate::process::mounted::Mounted;
@@ -28,7 +29,9 @@ pub(super) fn show(
         .as_ref()
         .map_or_else(|| "in memory: lost when it stops".into(), |d| d.path().display().to_string());
     let down = if talk.is_detached() { "nacre down" } else { "Ctrl-C (or nacre down)" };
-    talk.line(&format!("\nfile system {name} is mounted on {}", mounted.dir().display()));
+    // A disk that is not mounted would otherwise be noticed by the missing files only.
+    let new = if fs.data.as_ref().is_some_and(DataDir::is_new) { "new " } else { "" };
+    talk.line(&format!("\n{new}file system {name} is mounted on {}", mounted.dir().display()));
     talk.line(&format!("  capacity       {capacity}"));
     const SHOWN_MAX: usize = 8;
     let targets = match targets.as_slice() {

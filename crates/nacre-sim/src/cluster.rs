@@ -6,7 +6,7 @@ use crate::offline::{self, osd_config};
 use crate::plan::Plan;
 use crate::run::{SECOND, STUCK_NS};
 use crate::world::net::Noise;
-use crate::world::{NodeId, World};
+use crate::world::{Faults, NodeId, World};
 use nacre_client::MountConfig;
 use nacre_mdt::Mdt;
 use nacre_mgs::Mgs;
@@ -197,10 +197,7 @@ impl Cluster {
 
     fn build(seed: u64, noise: Noise, ost_count: u32, mount_count: u32, disks: Disks) -> Self {
         let mut world = World::new(seed);
-        world.faults.noise = noise;
-        world.faults.drift_ppm = DRIFT_PPM;
-        // In every third file system, servers and mounts take in several frames at one entry, as those of a busy machine do.
-        world.faults.joined_us = if seed.is_multiple_of(3) { JOINED_US } else { 0 };
+        world.faults = faults(seed, noise);
         let fs = FsName::parse(FS).expect("a valid name");
         let of = |kind, index| TargetName::Of { fs: fs.clone(), kind, index };
         let mut names = vec![TargetName::Mgs, of(TargetKind::Mdt, 0)];
@@ -525,6 +522,13 @@ impl<S: Service> Logic for Watched<S> {
     fn log_failed(&mut self, error: &StoreError) {
         self.0.log_failed(error);
     }
+}
+
+/// The faults of the network and of clocks.
+fn faults(seed: u64, noise: Noise) -> Faults {
+    // In every third file system, servers and mounts take in several frames at one entry, as those of a busy machine do.
+    let joined_us = if seed.is_multiple_of(3) { JOINED_US } else { 0 };
+    Faults { noise, drift_ppm: DRIFT_PPM, joined_us, ..Faults::default() }
 }
 
 /// Writes the label of a new target, as mkfs does.

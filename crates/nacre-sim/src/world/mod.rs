@@ -432,26 +432,8 @@ impl World {
     /// Takes in events, and frames that come soon, as far as they may share the log write and the effects.
     fn take_in(&mut self, id: NodeId, events: &mut VecDeque<Event>) {
         let node = &mut self.nodes[id.0];
-        let (now, wall) = node.clock.read(self.now_ns);
         let Some((mut logic, ctx)) = node.logic.take() else { return events.clear() };
-        let mut writes = Vec::new();
-        let mut taken = 0;
-        while let Some(event) = events.pop_front().or_else(|| self.next_frame(id, taken)) {
-            taken += 1;
-            let node = &self.nodes[id.0];
-            if matches!(&event, Event::Frame { conn, .. } if !node.links.contains_key(conn)) {
-                continue;
-            }
-            if node.is_counted {
-                counted_visit(logic.as_mut(), (now, wall), event, &mut writes);
-            } else {
-                visit(logic.as_mut(), now, wall, event);
-                logic.log_writes(&mut writes);
-            }
-            if ctx.ends_something() {
-                break;
-            }
-        }
+        let mut writes = self.visits(id, logic.as_mut(), events);
         let node = &mut self.nodes[id.0];
         let dying = node.dying.take_if(|_| !writes.is_empty());
         match dying {
@@ -488,6 +470,29 @@ impl World {
         for effect in effects {
             self.carry_out(id, effect);
         }
+    }
+
+    /// The visits of one entry; returns their log writes.
+    fn visits(&mut self, id: NodeId, logic: &mut dyn Logic, events: &mut VecDeque<Event>) -> Vec<StoreOp> {
+        let (now, wall) = self.nodes[id.0].clock.read(self.now_ns);
+        let (mut writes, mut taken) = (Vec::new(), 0);
+        while let Some(event) = events.pop_front().or_else(|| self.next_frame(id, taken)) {
+            taken += 1;
+            let node = &self.nodes[id.0];
+            if matches!(&event, Event::Frame { conn, .. } if !node.links.contains_key(conn)) {
+                continue;
+            }
+            if node.is_counted {
+                counted_visit(logic, (now, wall), event, &mut writes);
+            } else {
+                visit(logic, now, wall, event);
+                logic.log_writes(&mut writes);
+            }
+            if logic.ctx().ends_something() {
+                break;
+            }
+        }
+        writes
     }
 
     fn carry_out(&mut self, id: NodeId, effect: Effect) {

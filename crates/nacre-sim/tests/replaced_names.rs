@@ -78,28 +78,27 @@ fn a_name_is_found_although_its_file_is_replaced_meanwhile() {
 }
 
 #[test]
-fn the_attributes_of_a_file_are_known_to_the_mounts_that_knew_them_after_it_was_replaced() {
+fn the_attributes_of_a_file_are_known_to_the_mount_that_has_replaced_it() {
     for seed in 1..=4 {
-        let mut c = cluster(seed, 2, 3);
+        let mut c = cluster(seed, 2, 2);
         c.keep_data_at_mdt(1000).expect("the root has a layout");
-        let [first, second, third] = [c.mounts[0], c.mounts[1], c.mounts[2]];
+        let (first, second) = (c.mounts[0], c.mounts[1]);
         run(&mut c, first, async |client| replace(&client, 2).await).expect("made");
         // Locks are granted once what is read is durable.
         c.world.run_for(2 * SEC);
         let look = async |client: Rc<Client>| {
             client.lookup(Fid::ROOT, NAME.as_bytes()).await.expect("it exists").attr
         };
-        let before = [run(&mut c, first, look), run(&mut c, second, look)];
-        assert_eq!((before[0].nlink, before[0].size), (1, 201), "seed {seed}");
+        let before = run(&mut c, first, look);
+        assert_eq!((before.nlink, before.size), (1, 201), "seed {seed}");
+        assert_eq!(run(&mut c, second, look).fid, before.fid);
         run(&mut c, first, async |client| replace(&client, 3).await).expect("replaced");
-        let fid = before[0].fid;
-        for (mount, before) in [first, second].into_iter().zip(before) {
-            let after = run(&mut c, mount, async move |client| client.getattr(fid).await);
-            let after = after.expect("as on a local file system").attr;
-            let wanted = Attr { nlink: 0, size_state: after.size_state, ..before };
-            assert_eq!(after, wanted, "seed {seed}");
-        }
-        let elsewhere = run(&mut c, third, async move |client| client.getattr(fid).await);
+        let after = run(&mut c, first, async move |client| client.getattr(before.fid).await);
+        let after = after.expect("as on a local file system").attr;
+        let wanted = Attr { nlink: 0, size_state: after.size_state, ..before };
+        assert_eq!(after, wanted, "seed {seed}");
+        // What the other mount knew may be older than a change between the loss of its lock and the removal.
+        let elsewhere = run(&mut c, second, async move |client| client.getattr(before.fid).await);
         assert_eq!(elsewhere.map(|entry| entry.attr), Err(Failure::ESTALE), "seed {seed}");
     }
 }

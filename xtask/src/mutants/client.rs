@@ -646,16 +646,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "the_names_that_two_changes_leave_are_known_although_the_later_one_is_acknowledged_first",
     ),
     planted(
-        "a file that another mount replaces has no attributes at once",
+        "a mount that loses a lock of a file takes its attributes for those at its end",
         "crates/nacre-client/src/cache/tables.rs",
         &[(
-            "            if let Some(entry) = self.inodes.entry(fid) {\n                self.last_attrs.note(entry);\n            }\n            self.lost(",
-            "            self.lost(",
+            "            self.lost(fid, ended, stale);\n        }\n    }\n",
+            "            if let Some(entry) = self.inodes.entry(fid) {\n                self.last_attrs.note(entry);\n            }\n            self.lost(fid, ended, stale);\n        }\n    }\n",
         )],
     )
     .found_by(
         "nacre-sim",
         "replaced_names",
-        "the_attributes_of_a_file_are_known_to_the_mounts_that_knew_them_after_it_was_replaced",
+        "the_attributes_of_a_file_are_known_to_the_mount_that_has_replaced_it",
     ),
 ];

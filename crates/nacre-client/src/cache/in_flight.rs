@@ -87,6 +87,10 @@ impl InFlight {
     pub(super) fn changes_inode(&self, fid: Fid) -> bool {
         self.blind > 0 || self.inodes.contains_key(&fid)
     }
+    /// The number of changes that may change an inode.
+    pub(super) fn changes_of_inode(&self, fid: Fid) -> usize {
+        self.blind + self.inodes.get(&fid).map_or(0, |count| *count as usize)
+    }
     fn changes(&self, parent: Fid, name: &[u8]) -> Option<&NameChanges> {
         self.names.get(&parent)?.iter().find(|changes| changes.name == name)
     }

@@ -53,7 +53,7 @@ impl Mdt {
     pub(crate) fn cached_inode(&self, fid: Fid) -> Option<EntryReply> {
         self.serve(|| self.cache().inode(fid))
     }
-    /// The last known attributes of a file that is gone.
+    /// The last attributes of a file that this mount has removed, if it is one of the last ones.
     pub(crate) fn removed_inode(&self, fid: Fid) -> Option<Attr> {
         self.cache().removed_inode(fid)
     }

@@ -499,9 +499,6 @@ impl Tables {
         let InodeRevoke { fid, bits, wanted, number } = *revoke;
         let ended = self.locks.revoked(self.era, fid, wanted, bits, number);
         if wanted == InodeMode::Ex {
-            if let Some(entry) = self.inodes.entry(fid) {
-                self.last_attrs.note(entry);
-            }
             self.lost(fid, ended, stale);
         }
     }
@@ -547,14 +544,18 @@ impl Tables {
             }
         }
     }
-    /// The last known attributes of a file that is gone, if it is one of the last ones.
+    /// The last attributes of a file that this mount has removed, if it is one of the last ones.
     pub(super) fn removed_inode(&self, fid: Fid) -> Option<Attr> {
         self.last_attrs.of_removed(fid)
     }
     /// The inode is gone, by an own change, and the locks on it with it.
     pub(super) fn removed(&mut self, fid: Fid, at: Transno) {
         let mut stale = Vec::new();
-        if let Some(entry) = self.inodes.entry(fid) {
+        // Not if another change of it is under way, which may have a later state.
+        if let Some(entry) = self.inodes.entry(fid)
+            && self.in_flight.changes_of_inode(fid) <= 1
+            && self.locks.covers(Some(self.era), fid, InodeMode::Pr, attr_bits(&entry.attr))
+        {
             self.last_attrs.note(entry);
         }
         if let Some(InodeCancel { bits, .. }) = self.locks.cancel(fid, InodeBits::ALL) {

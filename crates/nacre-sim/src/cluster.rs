@@ -31,6 +31,7 @@ pub(crate) const FS: &str = "demo";
 const STORE_BYTES: u64 = 256 << 20;
 /// Far worse than a broken quartz; the margin of a lease is a third.
 const DRIFT_PPM: u64 = 40_000;
+/// As long as most frames take.
 const JOINED_US: u64 = 100;
 /// In the order of servers, behind the MGS.
 const MDT: usize = 1;

@@ -418,7 +418,7 @@ impl World {
         self.run_until(until, |_| false);
     }
 
-    /// One visit, its log writes, its effects.
+    /// One entry: a visit for the event and for frames that come soon, their log writes, their effects.
     pub(crate) fn enter(&mut self, id: NodeId, event: Event) {
         if self.nodes[id.0].paused {
             return self.nodes[id.0].waiting.push(event);

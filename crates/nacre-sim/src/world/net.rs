@@ -234,6 +234,7 @@ impl World {
 
     /// The next frame for an island that has taken in `taken` events at this entry, if it is to be taken in as well.
     pub(super) fn next_frame(&mut self, id: NodeId, taken: usize) -> Option<Event> {
+        /// As of the real driver.
         const TAKEN_MAX: usize = 4;
         let until = self.now_ns + 1000 * self.faults.joined_us;
         let (at, action) = self.queue.first_key_value().filter(|((at, _), _)| *at < until)?;

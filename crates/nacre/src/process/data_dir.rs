@@ -44,7 +44,8 @@ impl DataDir {
                 path.display()
             );
         }
-        Ok(Self { path: path.to_path_buf(), marker, is_new: false })
+        let is_new = !marker.is_complete();
+        Ok(Self { path: path.to_path_buf(), marker, is_new })
     }
 
     /// Makes the data directory of a new file system. An existing directory must be empty.
@@ -88,7 +89,7 @@ impl DataDir {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
-    /// Whether this process has made it.
+    /// Whether it was made by this process, or by one that did not finish it.
     pub(crate) fn is_new(&self) -> bool {
         self.is_new
     }

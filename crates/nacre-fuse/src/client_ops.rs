@@ -69,6 +69,9 @@ impl Ops for ClientOps {
     fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
         self.client.names_in_kernel()
     }
+    fn named(&self, parent: Fid, name: &[u8]) -> Option<Fid> {
+        self.client.named(parent, name)
+    }
     fn set_kernel_cache(&self, kernel: Rc<dyn KernelCache>) {
         self.client.set_kernel_cache(kernel);
     }

@@ -17,12 +17,14 @@ use crate::moved::Moved;
 use crate::name_locks::NameLocks;
 use crate::ops::Ops;
 use crate::pages::{OtherTimes, Range};
+use crate::removals::{Removal, Removals};
 use crate::reply::{Body, FuseReply};
 use crate::request::FuseRequest;
 use crate::special_files::SpecialFiles;
 use crate::stats::{OpStats, Served};
 use crate::uring::hub::Ticket;
 use crate::uring::transport::Transport;
+use crate::walks::Replied;
 use bytes::Bytes;
 use nacre_client::{Attach, KernelCache as _, Stale};
 use nacre_node::{Ctx, Effect, Promise, TaskId};
@@ -88,6 +90,7 @@ pub struct Door<O: Ops> {
     pub(crate) looks: Looks,
     lock_owners: LockOwners,
     special_files: RefCell<SpecialFiles>,
+    removals: Removals,
     /// Requests that wait for the length of their calls.
     calls: RefCell<BTreeMap<u64, Promise<Option<u64>>>>,
     transport: RefCell<String>,
@@ -124,6 +127,7 @@ impl<O: Ops> Door<O> {
             looks: Looks::default(),
             lock_owners: LockOwners::new(ctx),
             special_files: RefCell::default(),
+            removals: Removals::new(ctx),
             calls: RefCell::default(),
             transport: RefCell::default(),
         })
@@ -134,6 +138,18 @@ impl<O: Ops> Door<O> {
     }
     pub(crate) fn special_files(&self) -> RefMut<'_, SpecialFiles> {
         self.special_files.borrow_mut()
+    }
+    pub(crate) fn removals(&self) -> &Removals {
+        &self.removals
+    }
+    /// A name is about to be removed. A name without a validity, which the client may not know, was looked up for this call.
+    pub(crate) fn removal_of(
+        &self,
+        request: &FuseRequest,
+        (parent, name): (Fid, &[u8]),
+    ) -> Option<Removal<'_>> {
+        let file = self.ops.named(parent, name).or_else(|| self.left_names().latest(parent, name))?;
+        Some(self.removals.begin(file, request.header.pid))
     }
     pub(crate) fn lock_owners(&self) -> &LockOwners {
         &self.lock_owners
@@ -244,6 +260,7 @@ impl<O: Ops> Door<O> {
     /// Before a request is handled: its caller has got earlier replies, and its inode may have moved.
     pub(crate) fn accept(&self, request: &mut FuseRequest) {
         self.kernel.settle(request.header.pid);
+        self.removals.settle(request.header.pid);
         let mut moved = self.moved.borrow_mut();
         moved.arrived(request.header.pid, request.node(), self.ctx.now());
         request.resolve(&moved, &self.left_names());
@@ -334,7 +351,9 @@ impl<O: Ops> Door<O> {
             // Only a walk that ends with ESTALE has to know. (The LOOKUP of a name never fails with it.)
             let by_path =
                 error == Some(Errno::ESTALE) && opcode != op::LOOKUP && moved.is_directory(request.node());
-            moved.walks().replied(pid, (opcode, by_path), error, self.ctx.now())
+            let shows = reply.as_ref().ok().filter(|_| opcode == op::LOOKUP).and_then(Body::shown);
+            let replied = Replied::new(pid, (opcode, request.node()), by_path, shows);
+            moved.walks().replied(replied, error, self.ctx.now())
         };
         let reply = if is_gone { Err(Errno::ENOENT) } else { reply };
         self.ctx.push(Effect::Door(Box::new(FuseEffect::Reply(request.reply(reply)))));
@@ -522,8 +541,15 @@ mod tests {
         async fn parent(&self, _: Fid) -> Result<ResolvedInode, Errno> {
             Err(Errno::ENOENT)
         }
-        async fn getattr(&self, _: Fid) -> Result<ResolvedInode, Errno> {
-            Err(Errno::ENOENT)
+        async fn getattr(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
+            Ok(ResolvedInode { attr: Attr { fid, ..no_attr() }, kill_priv: false })
+        }
+        fn named(&self, _: Fid, name: &[u8]) -> Option<Fid> {
+            (name == b"root").then_some(Fid::ROOT)
+        }
+        async fn unlink(&self, _: Fid, _: &[u8], _: bool, _: Caller) -> Result<(), Errno> {
+            self.back.wait().await;
+            Ok(())
         }
         async fn readdir(&self, _: Fid, _: u64, _: u32, _: bool) -> Result<ReaddirPage, Errno> {
             Ok(ReaddirPage { entries: Vec::new(), eof: true })
@@ -597,9 +623,12 @@ mod tests {
     }
 
     fn request(opcode: u32, unique: u64, args: &[u8]) -> Option<FuseRequest> {
+        request_of(77, opcode, unique, args)
+    }
+    fn request_of(pid: u32, opcode: u32, unique: u64, args: &[u8]) -> Option<FuseRequest> {
         let len = (InHeader::BYTES + args.len()) as u32;
         let mut data = Vec::new();
-        InHeader { len, opcode, unique, nodeid: 1, pid: 77, ..InHeader::default() }.put(&mut data);
+        InHeader { len, opcode, unique, nodeid: 1, pid, ..InHeader::default() }.put(&mut data);
         data.extend_from_slice(args);
         FuseRequest::parse(data.into(), Arc::new(Channel::detached())).ok()
     }
@@ -638,6 +667,36 @@ mod tests {
         // Reading continues.
         assert_eq!(world.visit(request(op::LOOKUP, 16, b"name\0"), now), []);
         assert!(world.asked.is_empty());
+    }
+
+    #[test]
+    fn attributes_of_a_file_wait_for_the_removal_of_one_of_its_names() {
+        let ms = Duration::from_millis;
+        let mut args = Vec::new();
+        abi::GetattrIn::default().put(&mut args);
+        let mut world = World::new();
+        assert_eq!(world.visit(request(op::UNLINK, 10, b"other\0"), ms(0)), []);
+        assert_eq!(world.visit(request(op::GETATTR, 12, &args), ms(0)), [(12, 0)], "a name of another file");
+        assert_eq!(world.visit(request(op::UNLINK, 14, b"root\0"), ms(0)), []);
+        assert_eq!(world.visit(request(op::GETATTR, 16, &args), ms(0)), []);
+        world.back();
+        assert_eq!(world.visit(None, ms(1)), [(10, 0), (14, 0)]);
+        assert_eq!(world.visit(None, ms(1)), [], "the caller of the removal may not have run");
+        assert_eq!(world.visit(None, ms(1)), [(16, 0)], "it has had the time");
+        assert_eq!(world.visit(request(op::UNLINK, 22, b"root\0"), ms(0)), []);
+        let by_other = |unique| request_of(78, op::GETATTR, unique, &args);
+        assert_eq!(world.visit(by_other(24), ms(0)), []);
+        world.back();
+        assert_eq!(world.visit(None, ms(0)), [(22, 0)]);
+        assert_eq!(world.visit(request(op::GETATTR, 26, &args), ms(0)), [(26, 0), (24, 0)], "it has run");
+        // A removal that waits for a mount which is away has not taken effect.
+        assert_eq!(world.visit(request(op::UNLINK, 18, b"root\0"), ms(0)), []);
+        assert_eq!(world.visit(request(op::GETATTR, 20, &args), ms(0)), []);
+        assert_eq!(world.visit(None, ms(99)), []);
+        assert_eq!(world.visit(None, ms(1)), [(20, 0)]);
+        world.back();
+        assert_eq!(world.visit(None, ms(1)), [(18, 0)]);
+        assert_eq!((world.door.running(), world.ctx.live_tasks()), (0, 0));
     }
 
     #[test]

@@ -24,6 +24,8 @@ use std::time::Duration;
 const RECENT: Duration = Duration::from_secs(1);
 /// Names, and stand-ins, that are noted; beyond it the oldest names are dropped, and no stand-ins are given.
 const NOTED_MAX: usize = 4096;
+/// Of the names noted last, so many are examined when a call changes one: its thread has looked it up just before.
+const LATEST: usize = 16;
 /// Node numbers of stand-ins: no FID has them, because sequence 0 has the root directory only.
 const STAND_INS: std::ops::Range<u64> = 0x1000..0x10_0000;
 /// Callers in other name spaces of processes all have this number.
@@ -134,10 +136,15 @@ impl LeftNames {
         self.end(stand_in.node);
         self.inode(stand_in.node)
     }
+    /// The inode that was found under a name just now, if the name is noted.
+    pub(crate) fn latest(&self, parent: Fid, name: &[u8]) -> Option<Fid> {
+        let place = self.place(parent, name);
+        let has_it =
+            |fid: &Fid| self.left.get(fid).is_some_and(|names| names.iter().any(|n| n.place == place));
+        self.order.iter().rev().take(LATEST).map(|(_, fid)| *fid).find(has_it)
+    }
     /// The kernel has moved its entry of a file away from this name itself, so no call uses it any more.
     pub(crate) fn renamed(&mut self, parent: Fid, name: &[u8]) {
-        /// Of the names noted last, so many are examined: the thread has looked this one up just before.
-        const LATEST: usize = 16;
         let place = self.place(parent, name);
         for (_, fid) in self.order.iter().rev().take(LATEST) {
             if let Some(names) = self.left.get_mut(fid) {
@@ -185,8 +192,10 @@ mod tests {
         assert_eq!(names.stand_in(fid(5), there, 8, at(1)), None);
         assert!(names.stand_in(fid(5), there, 7, at(1)).is_some());
         assert!(names.stand_in(fid(5), there, UNKNOWN, at(1)).is_some(), "perhaps the same thread");
+        assert_eq!(names.latest(Fid::ROOT, b"here"), Some(fid(5)));
         names.renamed(Fid::ROOT, b"here");
         assert_eq!(names.stand_in(fid(5), there, 7, at(1)), None, "an own rename");
+        assert_eq!(names.latest(Fid::ROOT, b"here"), None);
     }
 
     #[test]

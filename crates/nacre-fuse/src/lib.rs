@@ -40,6 +40,7 @@ mod notify;
 mod ops;
 mod pages;
 mod read_window;
+mod removals;
 mod replace;
 #[cfg(test)]
 #[path = "../../../fuzz/support/replay.rs"]

@@ -358,6 +358,7 @@ fn next_free(used: &BTreeMap<u64, StandIn>, next: &mut u64) -> u64 {
 mod tests {
     use super::*;
     use crate::abi::op;
+    use crate::walks::Replied;
     use nacre_types::{Oid, Seq};
 
     fn fid(n: u32) -> Fid {
@@ -383,7 +384,8 @@ mod tests {
             self.0.arrived(pid, place.0, at(self.1));
             let may_move = self.2;
             let number = self.0.looked_up(dir, place, (pid, |_| may_move), at(self.1));
-            assert!(!self.0.walks.replied(pid, (op::LOOKUP, true), None, at(self.1)));
+            let replied = Replied::new(pid, (op::LOOKUP, place.0), true, Some(number));
+            assert!(!self.0.walks.replied(replied, None, at(self.1)));
             number
         }
         /// Whether a lookup gets the number of the inode itself.

@@ -59,6 +59,11 @@ pub trait Ops: 'static {
     fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {
         Some(Vec::new())
     }
+    /// The inode to which a name leads, as far as is known without a request.
+    fn named(&self, parent: Fid, name: &[u8]) -> Option<Fid> {
+        let _ = (parent, name);
+        None
+    }
     /// The kernel's cache, given before the first request.
     fn set_kernel_cache(&self, kernel: Rc<dyn KernelCache>) {
         drop(kernel);

@@ -93,7 +93,12 @@ impl Body {
     }
     /// Whether it is the reply to a LOOKUP that found nothing.
     pub(crate) fn is_no_entry(&self) -> bool {
-        self.head.get(OutHeader::BYTES..OutHeader::BYTES + 8).is_some_and(|nodeid| nodeid == [0; 8])
+        self.shown() == Some(0)
+    }
+    /// The node number in the reply to a LOOKUP.
+    pub(crate) fn shown(&self) -> Option<u64> {
+        let nodeid = self.head.get(OutHeader::BYTES..)?.first_chunk()?;
+        Some(u64::from_le_bytes(*nodeid))
     }
     /// Sets the terms of the validities that were granted.
     pub(crate) fn under(mut self, grant: Grant<'_>, places: Places) -> Self {

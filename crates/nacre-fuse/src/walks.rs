@@ -32,6 +32,8 @@ struct Walk<T> {
     at: Instant,
     /// LOOKUPs since it is noted.
     lookups: u32,
+    /// The node that the last of them has shown.
+    shown: Option<u64>,
     /// ESTALE was sent.
     is_certain: bool,
     /// A node whose reply the kernel may have refused, or dropped.
@@ -41,7 +43,26 @@ struct Walk<T> {
 }
 impl<T> Walk<T> {
     fn new(at: Instant) -> Self {
-        Self { at, lookups: 0, is_certain: false, tried: None, is_latest: false }
+        Self { at, lookups: 0, shown: None, is_certain: false, tried: None, is_latest: false }
+    }
+}
+
+/// A request that gets its reply: a plain record.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Replied {
+    pid: u32,
+    opcode: u32,
+    /// Its node.
+    node: u64,
+    /// Only a walk makes such a request.
+    by_path: bool,
+    /// The node that the reply to a LOOKUP shows.
+    shows: Option<u64>,
+}
+impl Replied {
+    /// The request of a thread for a node.
+    pub(crate) fn new(pid: u32, (opcode, node): (u32, u64), by_path: bool, shows: Option<u64>) -> Self {
+        Self { pid, opcode, node, by_path, shows }
     }
 }
 
@@ -74,20 +95,15 @@ impl<T> Walks<T> {
         }
         tried
     }
-    /// A request of a thread has a reply. Returns whether ESTALE has to become ENOENT. `by_path`: only a walk makes such a
-    /// request.
-    pub(crate) fn replied(
-        &mut self,
-        pid: u32,
-        (opcode, by_path): (u32, bool),
-        error: Option<Errno>,
-        now: Instant,
-    ) -> bool {
+    /// A request of a thread has a reply. Returns whether ESTALE has to become ENOENT.
+    pub(crate) fn replied(&mut self, request: Replied, error: Option<Errno>, now: Instant) -> bool {
+        let Replied { pid, opcode, node, by_path, shows } = request;
         if error == Some(Errno::ESTALE) {
             let known = self.0.remove(&pid);
-            // A second walk looks names up before it comes to a file. Without that the file is opened by its handle, for
-            // which ESTALE is the right error, each time.
-            let is_second = known.is_some_and(|walk| walk.lookups > 0 || by_path);
+            // A second walk looks names up before it comes to a file. Otherwise the file is opened by its handle, for which
+            // ESTALE is the right error, each time, or a second walk has ended without a request that shows it, and the
+            // thread has found the file under a name that another one has looked up.
+            let is_second = known.is_some_and(|walk| by_path || walk.shown == Some(node));
             if is_second || !self.has_room(now) {
                 return true;
             }
@@ -97,6 +113,7 @@ impl<T> Walks<T> {
         let Some(walk) = self.0.get_mut(&pid) else { return false };
         walk.at = now;
         walk.lookups += u32::from(opcode == op::LOOKUP);
+        walk.shown = shows.or(walk.shown);
         if walk.lookups > LOOKUPS_MAX || ends_a_walk(opcode) {
             self.0.remove(&pid);
         }
@@ -139,43 +156,64 @@ mod tests {
     use super::*;
 
     const PID: u32 = 7;
+    const FILE: u64 = 0x2000;
     const STALE: Option<Errno> = Some(Errno::ESTALE);
     fn at(ms: u64) -> Instant {
         Instant(ms * 1_000_000)
+    }
+    fn of(opcode: u32) -> Replied {
+        Replied {
+            pid: PID,
+            opcode,
+            node: FILE,
+            by_path: false,
+            shows: (opcode == op::LOOKUP).then_some(FILE),
+        }
     }
 
     #[test]
     fn the_second_stale_reply_of_a_call_becomes_enoent() {
         let mut walks = Walks::<()>::default();
-        assert!(!walks.replied(PID, (op::OPEN, false), STALE, at(0)), "the kernel walks again");
+        assert!(!walks.replied(of(op::OPEN), STALE, at(0)), "the kernel walks again");
         assert!(walks.is_certain(PID) && !walks.is_certain(8));
-        assert!(!walks.replied(PID, (op::LOOKUP, true), None, at(1)));
-        assert!(walks.replied(PID, (op::OPEN, false), STALE, at(2)));
+        assert!(!walks.replied(of(op::LOOKUP), None, at(1)));
+        assert!(walks.replied(of(op::OPEN), STALE, at(2)));
         assert!(!walks.is_certain(PID), "the call has ended");
         // A directory that is gone, named by the call itself.
-        assert!(!walks.replied(PID, (op::GETATTR, true), STALE, at(3)));
-        assert!(walks.replied(PID, (op::GETATTR, true), STALE, at(4)));
+        assert!(!walks.replied(Replied { by_path: true, ..of(op::GETATTR) }, STALE, at(3)));
+        assert!(walks.replied(Replied { by_path: true, ..of(op::GETATTR) }, STALE, at(4)));
+    }
+
+    #[test]
+    fn a_file_that_another_thread_has_looked_up_is_stale_for_the_first_time() {
+        let mut walks = Walks::<()>::default();
+        assert!(!walks.replied(of(op::GETATTR), STALE, at(0)));
+        assert!(!walks.replied(of(op::LOOKUP), None, at(1)), "the attributes came with the name");
+        let other = Replied { node: FILE + 1, ..of(op::GETATTR) };
+        assert!(!walks.replied(other, STALE, at(2)), "the kernel walks again for the next call");
+        assert!(walks.is_certain(PID));
+        assert!(!walks.replied(of(op::LOOKUP), None, at(3)));
+        assert!(walks.replied(of(op::GETATTR), STALE, at(4)), "this was its second walk");
     }
 
     #[test]
     fn a_file_that_is_opened_by_its_handle_is_stale_each_time() {
         let mut walks = Walks::<()>::default();
         for n in 0..3 {
-            assert!(!walks.replied(PID, (op::GETATTR, false), STALE, at(n)));
-            assert!(!walks.replied(PID, (op::OPEN, false), STALE, at(n)));
+            assert!(!walks.replied(of(op::GETATTR), STALE, at(n)));
+            assert!(!walks.replied(of(op::OPEN), STALE, at(n)));
         }
     }
 
     #[test]
     fn a_thread_is_forgotten_when_its_call_has_ended() {
         let mut walks = Walks::<()>::default();
-        let begin =
-            |walks: &mut Walks<()>, ms| assert!(!walks.replied(PID, (op::OPEN, false), STALE, at(ms)));
+        let begin = |walks: &mut Walks<()>, ms| assert!(!walks.replied(of(op::OPEN), STALE, at(ms)));
         begin(&mut walks, 0);
-        walks.replied(PID, (op::LOOKUP, true), None, at(1));
-        walks.replied(PID, (op::RELEASE, false), None, at(1));
+        walks.replied(of(op::LOOKUP), None, at(1));
+        walks.replied(of(op::RELEASE), None, at(1));
         assert!(walks.second(PID).is_some(), "a file was closed before");
-        walks.replied(PID, (op::OPEN, false), None, at(2));
+        walks.replied(of(op::OPEN), None, at(2));
         assert!(walks.second(PID).is_none(), "it was opened");
         begin(&mut walks, 3);
         assert!(walks.arrived(PID, 1, at(1003)).is_none() && walks.second(PID).is_some());
@@ -183,15 +221,18 @@ mod tests {
         begin(&mut walks, 3000);
         for _ in 0..=LOOKUPS_MAX {
             assert!(walks.second(PID).is_some());
-            walks.replied(PID, (op::LOOKUP, true), None, at(3001));
+            walks.replied(of(op::LOOKUP), None, at(3001));
         }
         assert!(walks.second(PID).is_none());
         for pid in 0..THREADS_MAX as u32 {
-            assert!(!walks.replied(pid, (op::OPEN, false), STALE, at(4000)));
+            assert!(!walks.replied(Replied { pid, ..of(op::OPEN) }, STALE, at(4000)));
         }
-        assert!(walks.replied(THREADS_MAX as u32, (op::OPEN, false), STALE, at(4000)), "there is no room");
         assert!(
-            !walks.replied(THREADS_MAX as u32, (op::OPEN, false), STALE, at(5001)),
+            walks.replied(Replied { pid: THREADS_MAX as u32, ..of(op::OPEN) }, STALE, at(4000)),
+            "there is no room"
+        );
+        assert!(
+            !walks.replied(Replied { pid: THREADS_MAX as u32, ..of(op::OPEN) }, STALE, at(5001)),
             "the others are silent"
         );
     }

@@ -122,6 +122,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "device::in_a_directory_that_another_mount_has_removed_there_are_no_names",
     ),
     planted(
+        "a walk that another call has ended counts as the first walk of the next call",
+        "crates/nacre-fuse/src/walks.rs",
+        &[("by_path || walk.shown == Some(node)", "by_path || walk.lookups > 0")],
+    )
+    .found_by(
+        "nacre-fuse",
+        "lib",
+        "walks::tests::a_file_that_another_thread_has_looked_up_is_stale_for_the_first_time",
+    ),
+    planted(
+        "attributes overtake the reply to a removal",
+        "crates/nacre-fuse/src/removals.rs",
+        &[("|r: &&Removing| r.file == entry.attr.fid", "|r: &&Removing| r.file == entry.attr.fid && false")],
+    )
+    .found_by("nacre-fuse", "lib", "door::tests::attributes_of_a_file_wait_for_the_removal_of_one_of_its_names"),
+    planted(
         "an overlayfs with layers on the mount is no neighbour",
         "crates/nacre-fuse/src/table.rs",
         &[("|| line.layers.iter().any(|layer| layer.starts_with(&ours.point))", "")],

@@ -143,6 +143,10 @@ impl Client {
     pub fn negative_validity(&self, parent: Fid, name: &[u8]) -> Duration {
         self.name_validity(parent, name, None)
     }
+    /// The inode to which a name leads, as far as is known without a request; a change of it may be under way.
+    pub fn named(&self, parent: Fid, name: &[u8]) -> Option<Fid> {
+        self.mount.mdt_of(parent)?.cache().named(parent, name)
+    }
     /// The names that the kernel may use without asking, with their directories. `None`: there may be others, which the
     /// kernel is being told to forget.
     pub fn names_in_kernel(&self) -> Option<Vec<(Fid, Bytes)>> {

@@ -28,7 +28,7 @@ pub(crate) async fn statx<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
 
 async fn attributes<O: Ops>(door: &Door<O>, request: &FuseRequest) -> Result<ResolvedInode, Errno> {
     let fid = request.fid()?;
-    match door.ops.getattr(fid).await {
+    match door.removals().read_beside(async || door.ops.getattr(fid).await).await {
         Err(Errno::ESTALE) => door.special_files().removed(fid).ok_or(Errno::ESTALE),
         entry => entry.inspect(|entry| door.special_files().note(entry)),
     }

@@ -29,7 +29,7 @@ pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
         b".." => return Ok(unnamed(&door, &door.ops.parent(fid).await?)),
         name => checked(name)?,
     };
-    match look_up(&door, &request, fid, name).await {
+    match door.removals().read_beside(async || look_up(&door, &request, fid, name).await).await {
         Ok(entry) => match stand_in_of_file(&door, &request, (fid, name), &entry) {
             Some(node) => {
                 door.moved().is_no_directory((request.node(), name));
@@ -252,9 +252,10 @@ pub(crate) async fn rmdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
 async fn remove<O: Ops>(door: &Door<O>, request: &FuseRequest) -> Reply {
     let mut args = request.args();
     let name = checked(args.name()?)?;
-    let directory = request.opcode() == op::RMDIR;
-    door.ops.unlink(request.fid()?, name, directory, request.caller(0)).await?;
-    door.changed(request, request.fid()?).await;
+    let (parent, directory) = (request.fid()?, request.opcode() == op::RMDIR);
+    let _removal = if directory { None } else { door.removal_of(request, (parent, name)) };
+    door.ops.unlink(parent, name, directory, request.caller(0)).await?;
+    door.changed(request, parent).await;
     Ok(Body::empty())
 }
 
@@ -284,8 +285,9 @@ async fn move_name<O: Ops>(
     let from = (request.fid()?, checked(old)?);
     let own = door.moved().own_number(newdir);
     let to = (fid_of(own.unwrap_or(newdir))?, checked(new)?);
-    door.ops.rename(from, to, flags, request.caller(0)).await?;
     let exchanged = flags & nacre_wire::mdt::rename_flags::EXCHANGE != 0;
+    let _removal = if exchanged { None } else { door.removal_of(request, to) };
+    door.ops.rename(from, to, flags, request.caller(0)).await?;
     door.moved().renamed((request.node(), old), (newdir, new), exchanged);
     door.left_names().renamed(from.0, from.1);
     door.kernel_moves(newdir, new);

@@ -53,6 +53,8 @@ pub struct Config {
     pub help_after: Duration,
     /// On small virtual machines, keeps idle CPUs from halting while loops are woken in quick succession.
     pub idle_poll: bool,
+    /// Threads of front ends that wait for replies serve the sockets meanwhile ([`crate::Leader`]).
+    pub servers_lead: bool,
     /// Memory for bulk that is shared with servers on this machine; without it bulk travels through their sockets.
     pub shared_memory: Option<SharedMemory>,
 }
@@ -74,6 +76,7 @@ impl Default for Config {
             stall_max: Duration::from_secs(30),
             help_after: Duration::from_micros(100),
             idle_poll: false,
+            servers_lead: false,
             shared_memory: None,
         }
     }
@@ -162,6 +165,8 @@ pub(crate) struct Shared {
     pub(crate) io_pool: IoPool,
     pub(crate) stats: NodeStats,
     pub(crate) loops: Vec<LoopHandle>,
+    /// Threads that serve what loop 0 watches (`leader.rs`).
+    leaders: AtomicUsize,
     pub(crate) sockets: AtomicUsize,
     pub(crate) bulk: BulkBudget,
     bulk_buffers: BulkBuffers,
@@ -215,6 +220,7 @@ impl Node {
             bulk_buffers: BulkBuffers::default(),
             stats: NodeStats::default(),
             loops,
+            leaders: AtomicUsize::new(0),
             sockets: AtomicUsize::new(0),
             refusal_lines: Mutex::default(),
             peer_errors: Mutex::default(),
@@ -365,6 +371,22 @@ impl Shared {
     }
     pub(crate) fn bulk_buffers(&self) -> &BulkBuffers {
         &self.bulk_buffers
+    }
+    /// Whether other threads serve what loop 0 watches.
+    pub(crate) fn is_led(&self) -> bool {
+        // SeqCst, here and below: the loop publishes its sleep and then looks; the last leader ends and then looks for a
+        // sleeping loop.
+        self.leaders.load(Ordering::SeqCst) > 0
+    }
+    pub(crate) fn begin_lead(&self) {
+        self.leaders.fetch_add(1, Ordering::SeqCst);
+    }
+    pub(crate) fn end_lead(&self) {
+        if self.leaders.fetch_sub(1, Ordering::SeqCst) == 1
+            && let Some(handle) = self.loops.first()
+        {
+            handle.wake(&self.stats);
+        }
     }
     pub(crate) fn inbound_id(&self) -> ConnId {
         ConnId(ConnId::INBOUND | self.next_inbound.fetch_add(1, Ordering::Relaxed))

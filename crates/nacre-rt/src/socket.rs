@@ -1,7 +1,7 @@
 //! Connections to other processes.
 //!
-//! A socket belongs to one loop, and only its thread reads it (so the read token needs no lock) and delivers its frames
-//! to the island. A thread that leaves an island writes, if it holds the send token of the connection; if the socket is
+//! A socket belongs to one loop. One thread at a time reads it and delivers its frames to the island: the loop's own, or a
+//! leader (`leader.rs`). A thread that leaves an island writes, if it holds the send token of the connection; if the socket is
 //! full, the token stays with the socket, and its loop continues when there is room.
 //!
 //! Invariants: frames enter the island in the order of the stream; a lost connection notifies its island once; before

@@ -95,6 +95,8 @@ counters! {
     loop_wakeups,
     /// Returns of a loop from the kernel.
     loop_turns,
+    /// Times that a thread of a front end served the sockets in the place of a loop.
+    turns_led,
     /// Times that a loop began to keep idle CPUs from halting.
     idle_polls,
     /// Store operations executed in place by the thread that left the island.

@@ -32,4 +32,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("            if logic.ctx().ends_something() {\n                break;\n            }\n", "")],
     )
     .found_by("nacre-rt", "local", "nothing_comes_from_a_connection_that_the_event_before_has_closed"),
+    planted(
+        "a loop whose thread has ended keeps its sockets",
+        "crates/nacre-rt/src/event_loop.rs",
+        &[("    drop(handle.watches.with(|watches| std::mem::take(&mut watches.entries)));\n", "")],
+    )
+    .found_by("nacre-rt", "crowds", "a_storm_of_reconnects_leaves_nothing_behind"),
+    planted(
+        "the loop leaves its sockets to leaders that have gone",
+        "crates/nacre-rt/src/node.rs",
+        &[("self.leaders.fetch_sub(1, Ordering::SeqCst) == 1", "self.leaders.load(Ordering::SeqCst) == 1")],
+    )
+    .found_by(
+        "nacre-rt",
+        "leaders",
+        "a_thread_that_waits_for_replies_serves_the_sockets_until_it_is_idle",
+    ),
+    planted(
+        "a leader serves nothing",
+        "crates/nacre-rt/src/event_loop.rs",
+        &[("if event.data.u64() != WAKE_TOKEN {", "if false {")],
+    )
+    .found_by(
+        "nacre-rt",
+        "leaders",
+        "a_thread_that_waits_for_replies_serves_the_sockets_until_it_is_idle",
+    ),
 ];

@@ -16,7 +16,7 @@
 //! begins to wait, its caller is examined once: if a signal is pending then, the lock request is interrupted here.
 
 use super::hub::{Hub, Post, Ticket};
-use super::ring::{Completion, Ring, WAKE};
+use super::ring::{Completion, LEAD, Ring, WAKE};
 use super::slots::{ENTRY_AT, HEADER_BYTES, OPERATION_AT, PAYLOAD_BYTES};
 use crate::abi::{self, Field, InHeader, OutHeader, UringEntry, op};
 use crate::buffers::BufferPool;
@@ -27,7 +27,7 @@ use crate::gate::Terms;
 use crate::request::FuseRequest;
 use bytes::Bytes;
 use nacre_node::Event;
-use nacre_rt::{IdlePoll, Node, Server};
+use nacre_rt::{IdlePoll, Leader, Node, Server};
 use nacre_types::Errno;
 use std::collections::BTreeSet;
 use std::io;
@@ -125,6 +125,7 @@ impl Server for RingServer {
             warm: 0,
             cpu: self.queues.first().copied(),
             idle_poll: node.idle_poll(),
+            leader: Leader::new(node),
         };
         let ended = catch_unwind(AssertUnwindSafe(|| turns.run()));
         let error = match ended {
@@ -174,6 +175,7 @@ struct Turns<'a> {
     /// This thread's CPU.
     cpu: Option<u16>,
     idle_poll: IdlePoll,
+    leader: Leader<'a>,
 }
 
 impl Turns<'_> {
@@ -193,8 +195,11 @@ impl Turns<'_> {
             let entered = self.enter(may_wait);
             self.hub.end_sleep();
             entered?;
-            self.take_completions()?;
+            let leads = self.take_completions()?;
             self.node.work();
+            if let Some(is_readable) = leads {
+                self.leader.watched(is_readable, self.waits());
+            }
             if self.is_over() {
                 return Ok(());
             }
@@ -206,22 +211,31 @@ impl Turns<'_> {
         if !may_wait {
             return self.ring.enter(None).map(drop);
         }
-        let limit = self.idle_poll.bound(Duration::MAX);
-        if limit < Duration::MAX {
-            // Between the requests of a busy caller the clock need not be read: only a sleep to the limit counts.
-            if !self.ring.enter(Some(limit))? {
-                self.idle_poll.slept(limit);
-            }
-            return Ok(());
+        if self.leader.before_sleep(self.waits())
+            && let Some(sockets) = self.leader.fd()
+        {
+            self.ring.watch_sockets(sockets)?;
         }
-        let before = nacre_rt::now();
-        self.ring.enter(Some(limit))?;
-        if self.idle_poll.slept(nacre_rt::now() - before) {
-            self.node.count_idle_poll();
+        let of_poll = self.idle_poll.bound(Duration::MAX);
+        let limit = self.leader.bound(of_poll);
+        // Between the requests of a busy caller the clock need not be read: only a sleep to the limit counts.
+        let before = (of_poll == Duration::MAX).then(nacre_rt::now);
+        let in_time = self.ring.enter(Some(limit))?;
+        if !in_time && self.leader.was_idle() {
+            self.ring.unwatch_sockets()?;
+        }
+        match before {
+            Some(before) if self.idle_poll.slept(nacre_rt::now() - before) => self.node.count_idle_poll(),
+            None if !in_time => drop(self.idle_poll.slept(limit)),
+            Some(_) | None => {}
         }
         Ok(())
     }
 
+    /// Whether requests have no reply yet.
+    fn waits(&self) -> bool {
+        self.queues.iter().any(|queue| queue.free < queue.slots)
+    }
     /// Publishes that the thread sleeps, unless there is work.
     fn may_sleep(&self) -> bool {
         self.hub.begin_sleep() && !self.is_over()
@@ -232,7 +246,9 @@ impl Turns<'_> {
 
     // ---- completions
 
-    fn take_completions(&mut self) -> io::Result<()> {
+    /// `Some`: the sockets are not watched any more, and whether they are readable.
+    fn take_completions(&mut self) -> io::Result<Option<bool>> {
+        let mut leads = None;
         // Entering the ring has executed these commits: if one fetched a request, its completion is here.
         let mut kicked = std::mem::take(&mut self.kicked);
         // Bounded by the number of slots: one command per slot at a time.
@@ -243,6 +259,9 @@ impl Turns<'_> {
                     self.ring.watch(self.hub.wake_fd())?;
                 }
                 continue;
+            }
+            if user_data == LEAD {
+                leads = Some(result >= 0);
             }
             let Ok(slot) = u32::try_from(user_data) else { continue };
             self.ring.slots.take_back(slot);
@@ -268,7 +287,7 @@ impl Turns<'_> {
                 (queue.kicking, queue.starved) = (false, false);
             }
         }
-        Ok(())
+        Ok(leads)
     }
 
     /// A command that ended without a request.
@@ -329,6 +348,7 @@ impl Turns<'_> {
         let ticket = Ticket::new(self.hub.clone(), slot, entry.commit_id);
         match FuseRequest::parse(data, ticket) {
             Ok(request) => {
+                self.leader.came();
                 let request = request.with_callers_groups();
                 self.node.enqueue(&self.source.island(), Event::Door(Box::new(request)));
             }

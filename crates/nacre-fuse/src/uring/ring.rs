@@ -17,6 +17,12 @@ const SUBMISSIONS: u32 = 64;
 const COMPLETIONS: u32 = 256;
 /// `user_data` of the poll of the eventfd; those of commands are slot numbers.
 pub(super) const WAKE: u64 = u64::MAX;
+/// That of the poll of the sockets' descriptor.
+pub(super) const LEAD: u64 = u64::MAX - 1;
+/// That of commands whose completion says nothing.
+const NOTHING: u64 = u64::MAX - 2;
+/// Of the threads that poll a descriptor with this flag, one is woken (`EPOLLEXCLUSIVE`).
+const EXCLUSIVE: u32 = 1 << 28;
 /// Place of the connection in the ring's table of files.
 const CONNECTION: types::Fixed = types::Fixed(0);
 /// The position of `len` in an SQE: the number of entries that `addr` points to.
@@ -69,6 +75,17 @@ impl Ring {
         let events = rustix::event::PollFlags::IN.bits();
         let poll = opcode::PollAdd::new(types::Fd(wake.as_fd().as_raw_fd()), events.into()).multi(true);
         self.push(&poll.build().user_data(WAKE).into())
+    }
+
+    /// Reports once that `sockets` is readable, as [`LEAD`].
+    pub(super) fn watch_sockets(&mut self, sockets: BorrowedFd<'_>) -> io::Result<()> {
+        let events = u32::from(rustix::event::PollFlags::IN.bits()) | EXCLUSIVE;
+        let poll = opcode::PollAdd::new(types::Fd(sockets.as_raw_fd()), events);
+        self.push(&poll.build().user_data(LEAD).into())
+    }
+    /// Ends [`Self::watch_sockets`]; its completion comes with an error, unless it has come already.
+    pub(super) fn unwatch_sockets(&mut self) -> io::Result<()> {
+        self.push(&opcode::PollRemove::new(LEAD).build().user_data(NOTHING).into())
     }
 
     /// A new slot for queue `queue`.

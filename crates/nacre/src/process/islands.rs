@@ -96,8 +96,10 @@ impl Process {
         let idle_poll = std::env::var_os("NACRE_IDLE_POLL").is_none_or(|word| word != "no");
         // The mount of an `up` has its servers in the same process.
         let shared_memory = (kind == ProcessKind::Mount).then(shared_memory).flatten();
+        // The sockets of other processes are those of clients, which must not wait for threads that have requests to execute.
+        let servers_lead = kind == ProcessKind::Mount;
         let node = Node::start(
-            Config { loops: LOOPS, idle_poll, shared_memory, ..config },
+            Config { loops: LOOPS, idle_poll, shared_memory, servers_lead, ..config },
             move |node, island, reason| on_end.ended(node, island, reason),
         )?;
         let socket = registry::own_socket()?;

@@ -673,6 +673,7 @@ fn names_with_control_characters_are_shown_as_escapes() {
 fn the_name_of_a_file_system_chooses_among_mgss() {
     let Some(m) = Machine::new() else { return };
     let first = m.up();
+    m.refused(&["target", "list", "none"], &["knows no file system none", "hint: nacre status"]);
     let (demo, again) = (m.path("demo"), m.path("again"));
     let second = m.start(&["up", demo.to_str().unwrap(), "--ephemeral", "--fsname", "demo"], "next: ");
     for (fs, other) in [("nacre", "demo"), ("demo", "nacre")] {

@@ -184,6 +184,7 @@ fn a_second_up_on_the_same_mount_or_data_names_the_first_and_others_run_beside_i
         &["is in use by process", &pid],
     );
     assert!(!no_such_flag.contains("--takeover"), "{no_such_flag}");
+    assert!(!other.exists(), "a mount point that is not used is not left");
     let ost = data.join("ost0");
     for takeover in [&[][..], &["--takeover"]] {
         let args = [&["serve", ost.to_str().unwrap()], takeover].concat();
@@ -603,7 +604,9 @@ fn destroy_spares_what_is_served_although_another_run_directory_knows_it() {
 #[test]
 fn destroy_removes_what_up_made_and_nothing_else() {
     let Some(m) = Machine::new() else { return };
-    m.up().stop();
+    let (up, waits) = (m.up(), m.path("waits"));
+    let second = m.start(&["mount", &up.address(), waits.to_str().unwrap()], "next: ");
+    up.stop();
     fs::write(m.made("foreign").join("x"), "").unwrap();
     m.refused(
         &["destroy", "--yes", "--dir", m.path("foreign").to_str().unwrap()],
@@ -612,7 +615,10 @@ fn destroy_removes_what_up_made_and_nothing_else() {
     m.refused(&["destroy", "--yes", "--dir", m.path("none").to_str().unwrap()], &["nothing to destroy"]);
     let mount = m.mount();
     m.refused(&["destroy", "--yes", mount.to_str().unwrap()], &["nothing to destroy", "hint:", "--dir DIR"]);
-    m.refused(&["destroy", "--dir", m.path("data").to_str().unwrap()], &["not asked", "--yes"]);
+    let waiting = ["not asked", "--yes", "wait for it", waits.to_str().unwrap(), "nacre umount"];
+    m.refused(&["destroy", "--dir", m.path("data").to_str().unwrap()], &waiting);
+    m.good(&["umount", waits.to_str().unwrap()]);
+    second.ended();
     let (data, marker) = (m.path("data"), m.path("data").join("nacre-up.json"));
     fs::rename(&marker, m.path("lost")).unwrap();
     let lost = [

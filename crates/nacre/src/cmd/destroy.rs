@@ -44,7 +44,7 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<()> {
         bail!("{} does not exist: nothing to destroy{hint}", dir.display());
     }
     let dir = dir.canonicalize()?;
-    for entry in entries {
+    for entry in &entries {
         let used = entry.targets.iter().any(|t| t.starts_with(&dir));
         ensure!(!used, "{} is in use by pid {}\nhint: nacre down first", dir.display(), entry.pid);
     }
@@ -59,6 +59,13 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<()> {
     // The entries above are those of one run directory; the locks tell of every process. They are held to the end, so that
     // nothing is served from a directory that is half removed.
     let _locks = data_dir::lock_all(&dir)?;
+    let waiting = mounts_of(&dir, &entries);
+    if !waiting.is_empty() {
+        output::note(&format!(
+            "mounts of this file system wait for it, and would wait for ever: {}\nhint: nacre umount DIR for each",
+            nacre_fuse::shortened(&waiting)
+        ));
+    }
     if !args.yes {
         ensure!(std::io::stdin().is_terminal(), "not asked: no terminal\nhint: nacre destroy --yes");
         output::raw(&format!("Remove all data in {}? Type yes: ", dir.display()));
@@ -69,6 +76,15 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<()> {
     std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     output::line(&format!("removed {}", dir.display()));
     Ok(())
+}
+
+/// The mounts of this machine whose servers had this data directory, as far as they have connected to a socket in it.
+fn mounts_of(dir: &Path, running: &[registry::ProcessEntry]) -> Vec<String> {
+    let socket = format!("unix:{}/", dir.display());
+    let waits = |e: &&registry::ProcessEntry| {
+        e.kind == ProcessKind::Mount && e.mgs.iter().any(|address| address.starts_with(&socket))
+    };
+    running.iter().filter(waits).flat_map(|e| &e.mounts).map(|mount| mount.display().to_string()).collect()
 }
 
 /// The data directory that belongs to a mount point. One that is mounted may have its data elsewhere.

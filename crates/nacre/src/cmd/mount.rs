@@ -59,7 +59,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
         return detach::spawn();
     }
     registry::run_dir()?;
-    mounted::prepare(&dir, &options)?;
+    let mount_point = mounted::prepare(&dir, &options)?;
     args.child.detach()?;
     let mut run_log = RunLog::new()?;
     log::init(args.child.is_child().then_some(run_log.path()))?;
@@ -79,6 +79,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
         Keeping::InMemory,
         WaitLimits { signals: Some(&mut signals), limit },
     )?;
+    mount_point.keep();
     let mgs = [mounted.address().to_owned()];
     process.register(ProcessKind::Mount, Some(fs.as_str()), &[mounted.dir().to_owned()], &mgs)?;
     run_log.keep();

@@ -6,10 +6,10 @@ use crate::output;
 use crate::process::islands::Process;
 use crate::process::registry::{self, ProcessEntry, ProcessKind};
 use crate::process::{data_dir, signals, target_dir};
-use crate::query::tool::{self, Tool};
-use anyhow::{Context as _, Result, bail, ensure};
+use crate::query::tool::{self, Refused, Tool};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Subcommand;
-use nacre_types::{FsName, Remembered, TargetKind, TargetName};
+use nacre_types::{Errno, FsName, Remembered, TargetKind, TargetName};
 use nacre_wire::mgs::{Admit, AdmitReply, AdmitTarget, ListTargets, TargetEntry};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -271,7 +271,12 @@ fn list(fs: &str, args: &MgsArgs) -> Result<()> {
     let name = FsName::parse(fs)
         .with_context(|| format!("{fs:?} is no name of a file system: 1 to 8 of A-Z a-z 0-9 _ -"))?;
     let entries = ask(args, &name, |mgs| mgs.call(&ListTargets { fs: name.clone() }))
-        .with_context(|| format!("the MGS does not list the targets of {fs}"))?
+        .map_err(|error| match error.downcast_ref::<Refused>() {
+            Some(refused) if refused.errno() == Errno::ENOENT => {
+                anyhow!("the MGS knows no file system {fs}\nhint: nacre status shows those of this machine")
+            }
+            _ => error.context(format!("the MGS does not list the targets of {fs}")),
+        })?
         .targets;
     let target =
         |t: &TargetEntry| TargetName::Of { fs: name.clone(), kind: t.kind, index: t.index }.to_string();

@@ -110,25 +110,48 @@ impl Mounted {
     }
 }
 
+/// A directory that was checked. If this command has made it, it is removed again unless it is kept.
+#[must_use]
+pub(crate) struct MountPoint {
+    made: Option<PathBuf>,
+}
+impl MountPoint {
+    /// It is mounted on.
+    pub(crate) fn keep(mut self) {
+        self.made = None;
+    }
+}
+impl Drop for MountPoint {
+    fn drop(&mut self) {
+        if let Some(dir) = &self.made
+            && let Err(error) = std::fs::remove_dir(dir)
+        {
+            tracing::debug!(dir = %dir.display(), %error, "a mount point that was made is left");
+        }
+    }
+}
+
 /// Fails with one sentence when `dir` cannot be mounted on, or not with these options; a missing directory is made, and
 /// io_uring is turned on if it is wanted. Before anything is started, or waited for.
-pub(crate) fn prepare(dir: &Path, options: &Options) -> Result<()> {
-    check_mount_point(dir)?;
+pub(crate) fn prepare(dir: &Path, options: &Options) -> Result<MountPoint> {
+    let mount_point = check_mount_point(dir)?;
     if options.uring == Uring::TurnedOn {
         nacre_fuse::enable_rings().context("--io-uring cannot be used")?;
     }
-    Ok(())
+    Ok(mount_point)
 }
 /// The part of [`prepare`] that is about the directory.
-pub(crate) fn check_mount_point(dir: &Path) -> Result<()> {
+pub(crate) fn check_mount_point(dir: &Path) -> Result<MountPoint> {
     nacre_fuse::check_device()?;
+    let mut mount_point = MountPoint { made: None };
     if dir.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         std::fs::create_dir_all(dir).with_context(|| {
             format!("cannot make the mount point {}\nhint: name a directory of yours", dir.display())
         })?;
+        mount_point.made = Some(dir.to_owned());
     }
     nacre_fuse::check_mount_point(dir)?;
-    Ok(())
+    Ok(mount_point)
 }
 
 /// Where a mount has the writes that it keeps for a moment.

@@ -3,11 +3,12 @@
 use crate::output;
 use crate::process::registry::{self, ProcessEntry};
 use anyhow::{Result, bail};
-use nacre_types::{ClientUuid, Codec, ConnEpoch, Generation, Secret, Xid};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Failure, Generation, Secret, Xid};
 use nacre_wire::target::{Connect, Ping, Role};
-use nacre_wire::{Frame, HEADER_BYTES, Header, Kind, Rpc, Status};
+use nacre_wire::{Frame, HEADER_BYTES, Header, Kind, Opcode, Rpc, Status};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fmt;
 use std::io::{ErrorKind, Read, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -60,6 +61,25 @@ impl std::fmt::Display for NoReply {
         write!(f, "{island}: no reply within {seconds} s: the process may be stopped or busy (pid {pid})")
     }
 }
+
+/// A target has refused a request.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    island: String,
+    opcode: Opcode,
+    failure: Failure,
+}
+impl Refused {
+    pub(crate) fn errno(&self) -> nacre_types::Errno {
+        self.failure.for_caller()
+    }
+}
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {:?} refused: {}", self.island, self.opcode, self.failure)
+    }
+}
+impl std::error::Error for Refused {}
 
 /// The socket of a process may not be opened by this user.
 #[derive(Debug)]
@@ -137,7 +157,7 @@ impl Tool {
                 continue;
             }
             if let Some(failure) = reply.header.status.failure() {
-                bail!("{}: {:?} refused: {failure}", self.island, R::OPCODE);
+                return Err(Refused { island: self.island.clone(), opcode: R::OPCODE, failure }.into());
             }
             return R::Reply::from_slice(&reply.body)
                 .map_err(|e| anyhow::anyhow!("{}: bad reply: {e}", self.island));

@@ -44,7 +44,7 @@ pub(crate) struct FloorArgs {
 
 pub(crate) fn run(args: &FloorArgs) -> Result<()> {
     let dir = data_dir::absolute(&args.dir)?;
-    mounted::check_mount_point(&dir)?;
+    let mount_point = mounted::check_mount_point(&dir)?;
     log::init(None)?;
     let mut signals = Signals::catch()?;
     let process = Process::start(ProcessKind::Mount)?;
@@ -68,6 +68,7 @@ pub(crate) fn run(args: &FloorArgs) -> Result<()> {
         },
     };
     let mut kernel = nacre_fuse::mount_fuse(&dir, &options)?;
+    mount_point.keep();
     let source = match FuseSource::start(process.node(), &mut kernel, island, signals::wake) {
         Ok(source) => source,
         Err(error) => {

@@ -15,7 +15,7 @@ use crate::process::islands::Process;
 use crate::process::kept_log::{LeftLogs, LogFile};
 use crate::process::metrics::MetricsArgs;
 use crate::process::mount_options::{OptionArgs, Options};
-use crate::process::mounted::{self, Keeping, Mounted};
+use crate::process::mounted::{self, Keeping, MountPoint, Mounted};
 use crate::process::registry::{self, ProcessEntry, ProcessKind, RunLog};
 use crate::process::signals::Signals;
 use crate::process::target_dir::Served;
@@ -119,7 +119,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     if args.detach && !args.child.is_child() {
         return detach::spawn();
     }
-    check_before_anything_is_made(args, &mount)?;
+    let mount_point = check_before_anything_is_made(args, &mount)?;
     let mut fs = file_system(args, &mount, dir.as_deref())?;
     let mut run_log = dir.is_none().then(RunLog::new).transpose()?;
     let log_file = match (&dir, &run_log) {
@@ -143,6 +143,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
             return Err(e);
         }
     };
+    mount_point.keep();
     if let Some(log) = &mut run_log {
         log.keep();
     }
@@ -166,7 +167,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
 }
 
 /// Refuses what can be refused while nothing was made that would be left behind.
-fn check_before_anything_is_made(args: &UpArgs, mount: &Path) -> Result<()> {
+fn check_before_anything_is_made(args: &UpArgs, mount: &Path) -> Result<MountPoint> {
     registry::run_dir()?;
     if let Some(other) = registry::entries()?.into_iter().find(|e| e.mounts.iter().any(|m| m == mount)) {
         wait_if_stopping(&other, mount)?;

@@ -1,8 +1,9 @@
 //! An event loop: one thread and one epoll descriptor with its ready entries; on loop 0 also the timers.
 //!
-//! Invariants: one thread at a time serves the entries, under their lock: the loop's own, or a leader. Other threads put commands into the inbox and wake the
-//! loop through its eventfd; between two sleeps of the loop they do this only once. Before the loop polls the kernel
-//! again, it has finished the work that follows from an event, or has worked for its full turn.
+//! Invariants: one thread at a time serves the entries, under their lock: the loop's own, or a leader. Other threads put
+//! commands into the inbox and wake the loop through its eventfd; between two sleeps of the loop they do this only once.
+//! Before the loop polls the kernel again, it has finished the work that follows from an event, or has worked for its full
+//! turn.
 //!
 //! Leaders: the threads of front ends (`leader.rs`) can serve what loop 0 watches. Meanwhile loop 0 has only its timers and
 //! commands; every [`LOOK`] it looks whether something waits that a leader should have served.

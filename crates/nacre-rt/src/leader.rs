@@ -2,7 +2,7 @@
 //!
 //! Without it the reply to a request wakes the event loop, which then wakes the thread that has the request: two wake-ups, where
 //! the second one would do. So a thread whose requests wait watches the descriptor of loop 0 as well, and serves what is ready
-//! there ([`Leader::serve`]); the loop itself sleeps meanwhile, without its sockets.
+//! there ([`Leader::watched`]); the loop itself sleeps meanwhile, without its sockets.
 //!
 //! A thread leads from the first request that it cannot reply to at once until it has slept for [`IDLE`] without another one.
 //! The loop is then woken, and watches its sockets again.

@@ -37,7 +37,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-rt/src/event_loop.rs",
         &[("    drop(handle.watches.with(|watches| std::mem::take(&mut watches.entries)));\n", "")],
     )
-    .found_by("nacre-rt", "crowds", "a_storm_of_reconnects_leaves_nothing_behind"),
+    .found_by("nacre-rt", "descriptors", "a_node_that_has_ended_has_closed_everything"),
     planted(
         "the loop leaves its sockets to leaders that have gone",
         "crates/nacre-rt/src/node.rs",

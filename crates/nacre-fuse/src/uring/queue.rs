@@ -126,6 +126,7 @@ impl Server for RingServer {
             cpu: self.queues.first().copied(),
             idle_poll: node.idle_poll(),
             leader: Leader::new(node),
+            waiting: Vec::new(),
         };
         let ended = catch_unwind(AssertUnwindSafe(|| turns.run()));
         let error = match ended {
@@ -176,6 +177,9 @@ struct Turns<'a> {
     cpu: Option<u16>,
     idle_poll: IdlePoll,
     leader: Leader<'a>,
+    /// Requests that may have no reply yet, by slot and number, without locks that wait: those say nothing of replies that are
+    /// about to come.
+    waiting: Vec<(u32, u64)>,
 }
 
 impl Turns<'_> {
@@ -197,8 +201,9 @@ impl Turns<'_> {
             entered?;
             let leads = self.take_completions()?;
             self.node.work();
+            let waits = self.waits();
             if let Some(is_readable) = leads {
-                self.leader.watched(is_readable, self.waits());
+                self.leader.watched(is_readable, waits);
             }
             if self.is_over() {
                 return Ok(());
@@ -211,7 +216,8 @@ impl Turns<'_> {
         if !may_wait {
             return self.ring.enter(None).map(drop);
         }
-        if self.leader.before_sleep(self.waits())
+        let waits = self.waits();
+        if self.leader.before_sleep(waits)
             && let Some(sockets) = self.leader.fd()
         {
             self.ring.watch_sockets(sockets)?;
@@ -233,8 +239,11 @@ impl Turns<'_> {
     }
 
     /// Whether requests have no reply yet.
-    fn waits(&self) -> bool {
-        self.queues.iter().any(|queue| queue.free < queue.slots)
+    fn waits(&mut self) -> bool {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|(slot, commit_id)| self.holds(*slot, *commit_id));
+        self.waiting = waiting;
+        !self.waiting.is_empty()
     }
     /// Publishes that the thread sleeps, unless there is work.
     fn may_sleep(&self) -> bool {
@@ -348,7 +357,10 @@ impl Turns<'_> {
         let ticket = Ticket::new(self.hub.clone(), slot, entry.commit_id);
         match FuseRequest::parse(data, ticket) {
             Ok(request) => {
-                self.leader.came();
+                if request.opcode() != op::SETLKW {
+                    self.leader.came();
+                    self.waiting.push((slot, entry.commit_id));
+                }
                 let request = request.with_callers_groups();
                 self.node.enqueue(&self.source.island(), Event::Door(Box::new(request)));
             }

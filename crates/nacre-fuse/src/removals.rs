@@ -5,6 +5,9 @@
 //! that has no links without a request. So attributes of a file that has links left wait until the caller of the removal has
 //! taken its reply over (`handlers`): until its thread makes another request, or for [`TAKES_OVER`].
 //!
+//! This holds for LOOKUP, GETATTR and STATX, which programs send all the time. Listings with attributes, LINK and SETATTR bring
+//! the number of links, too, and do not wait.
+//!
 //! A removal delays nothing if it is not known which file has the name: another mount has changed the directory meanwhile.
 
 use nacre_client::ResolvedInode;

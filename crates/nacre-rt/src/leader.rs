@@ -19,6 +19,8 @@ const IDLE: Duration = Duration::from_millis(3);
 /// The state of one thread. It tells the thread when to watch [`Leader::fd`].
 pub struct Leader<'a> {
     node: &'a Node,
+    /// Its node lets threads lead, and its descriptor can be watched.
+    may_lead: bool,
     /// A request has come since the last sleep.
     came: bool,
     is_busy: bool,
@@ -35,6 +37,7 @@ impl<'a> Leader<'a> {
     pub fn new(node: &'a Node) -> Self {
         Self {
             node,
+            may_lead: node.shared().config.servers_lead,
             came: false,
             is_busy: false,
             watches: false,
@@ -54,7 +57,7 @@ impl<'a> Leader<'a> {
     /// until it is readable once.
     pub fn before_sleep(&mut self, waits: bool) -> bool {
         let came = std::mem::take(&mut self.came);
-        self.is_busy |= came && waits && self.node.shared().config.servers_lead;
+        self.is_busy |= came && waits && self.may_lead;
         if self.watches {
             return false;
         }
@@ -70,7 +73,7 @@ impl<'a> Leader<'a> {
     pub fn bound(&self, left: Duration) -> Duration {
         if self.is_busy { left.min(IDLE) } else { left }
     }
-    /// The thread has slept for as long as [`Self::bound`] allows. True: it stops to watch the descriptor.
+    /// The thread has slept for as long as [`Self::bound`] allows. True: it stops watching the descriptor.
     pub fn was_idle(&mut self) -> bool {
         std::mem::take(&mut self.is_busy) && self.watches
     }
@@ -84,6 +87,11 @@ impl<'a> Leader<'a> {
             self.node.shared().stats.turns_led.add(1);
             event_loop::lead(self.node, &mut self.events);
         }
+    }
+
+    /// The kernel cannot watch the descriptor: the loop serves the sockets from now on.
+    pub fn refused(&mut self) {
+        (self.may_lead, self.is_busy) = (false, false);
     }
 
     fn begin(&mut self) {

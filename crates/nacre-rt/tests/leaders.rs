@@ -119,6 +119,21 @@ fn nobody_leads_where_other_processes_wait_for_the_sockets() {
 }
 
 #[test]
+fn a_kernel_that_cannot_watch_the_descriptor_is_not_asked_again() {
+    let pair = Pair::new(true);
+    let mut leader = Leader::new(&pair.client);
+    leader.came();
+    assert!(leader.before_sleep(true));
+    leader.refused();
+    leader.watched(false, true);
+    leader.came();
+    assert!(!leader.before_sleep(true) && leader.bound(Duration::MAX) == Duration::MAX);
+    pair.send(0);
+    assert_eq!(next(&pair.heard), Report::Frame(ConnId(1), 0, b"ordered".to_vec()));
+    pair.end();
+}
+
+#[test]
 fn frames_stay_in_order_while_several_threads_lead() {
     const THREADS: u64 = 3;
     const REQUESTS: u64 = 2000;

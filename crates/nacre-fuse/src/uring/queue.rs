@@ -271,6 +271,9 @@ impl Turns<'_> {
             }
             if user_data == LEAD {
                 leads = Some(result >= 0);
+                if result < 0 {
+                    self.not_watched(rustix::io::Errno::from_raw_os_error(-result));
+                }
             }
             let Ok(slot) = u32::try_from(user_data) else { continue };
             self.ring.slots.take_back(slot);
@@ -297,6 +300,14 @@ impl Turns<'_> {
             }
         }
         Ok(leads)
+    }
+
+    /// The watch of the sockets has ended without an event.
+    fn not_watched(&mut self, error: rustix::io::Errno) {
+        if error != rustix::io::Errno::CANCELED {
+            warn!(%error, "the thread of a ring cannot watch the sockets; the event loop does");
+            self.leader.refused();
+        }
     }
 
     /// A command that ended without a request.

@@ -88,6 +88,57 @@ fn a_range_that_was_empty_when_it_was_fetched_shows_rows_that_have_come_since() 
     .unwrap();
 }
 
+/// Requests delete rows that most objects do not have.
+#[test]
+fn a_deletion_of_what_is_nowhere_is_not_logged() {
+    let (store, mut d) = fresh();
+    put(&mut d, b"a", b"1");
+    put(&mut d, b"r1", b"x");
+    d.run(move |osd| async move {
+        let pins = osd.fetch(&[(T, b"a"), (T, b"b")]).await.unwrap();
+        let room = osd.reserve(credits()).await.unwrap();
+        osd.transact(&pins, room, |tx| {
+            tx.delete(T, b"b");
+            tx.delete(T, b"never fetched");
+            tx.delete_range(T, b"b", b"r");
+            assert_eq!(tx.written().0, 0);
+            assert_eq!(tx.get(T, b"b"), None);
+            tx.delete(T, b"a");
+            tx.delete_range(T, b"r", b"s");
+            assert_eq!(tx.written().0, 2);
+            // This transaction has put and deleted it.
+            tx.put(T, b"b", b"2".to_vec());
+            tx.delete(T, b"b");
+            assert_eq!((tx.written().0, tx.get(T, b"b")), (4, None));
+            Ok::<_, ()>(())
+        })
+        .unwrap();
+    })
+    .unwrap();
+    drop(d);
+    let mut d = OsdDrive::open(&store, &config()).unwrap();
+    assert_eq!((get(&mut d, b"a"), get(&mut d, b"b"), get(&mut d, b"r1")), (None, None, None));
+    // Rows that only a run has, and nobody has read.
+    put(&mut d, b"a", b"1");
+    put(&mut d, b"r1", b"x");
+    d.run(|osd| async move { osd.checkpoint().await.unwrap() }).unwrap();
+    drop(d);
+    let mut d = OsdDrive::open(&store, &config()).unwrap();
+    assert_eq!(d.osd().stats().rows_in_memory, 0);
+    d.run(move |osd| async move {
+        let pins = osd.fetch(&[]).await.unwrap();
+        let room = osd.reserve(credits()).await.unwrap();
+        let deleted = osd.transact(&pins, room, |tx| {
+            tx.delete(T, b"a");
+            tx.delete_range(T, b"r", b"s");
+            Ok::<_, ()>(tx.written().0)
+        });
+        assert_eq!(deleted.unwrap().1, 2);
+    })
+    .unwrap();
+    assert_eq!((get(&mut d, b"a"), get(&mut d, b"r1")), (None, None));
+}
+
 #[test]
 fn a_failed_change_leaves_nothing_and_a_failed_part_only_its_own() {
     let (store, mut d) = fresh();

@@ -10,6 +10,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "full_osts", "writes_that_need_no_new_space_succeed_on_a_full_ost"),
     planted(
+        "the deletion of a row that only a run has is left out",
+        "crates/nacre-osd/src/engine/state.rs",
+        &[("None if !below && self.mem.slot(&key).is_none() => return,", "None if self.mem.slot(&key).is_none() => return,")],
+    )
+    .found_by("nacre-osd", "engine", "a_deletion_of_what_is_nowhere_is_not_logged"),
+    planted(
         "nobody compares the copies of runs",
         "crates/nacre-osd/src/maintenance/compare_copies.rs",
         &[("one.is_err() || two.is_err() || one != two", "one.is_err() && two.is_err()")],

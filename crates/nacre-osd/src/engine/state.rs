@@ -167,20 +167,25 @@ impl State {
     }
     /// Writes or deletes a row in the open transaction.
     pub(crate) fn write_row(&mut self, key: Key, value: Option<Bytes>) {
+        let below = value.is_some() || self.below(key.raw());
         match &value {
             Some(value) => self.log.put(key.raw(), value),
-            None => self.log.delete(key.raw()),
-        }
-        let below = value.is_some() || self.below(key.raw());
-        if value.is_none() {
-            self.removed.add(below);
+            // Requests delete rows that most objects do not have: this costs a lookup, and leaves no trace.
+            None if !below && self.mem.slot(&key).is_none() => return,
+            None => {
+                self.log.delete(key.raw());
+                self.removed.add(below);
+            }
         }
         self.mem.write(key, value, below, &mut self.undo);
     }
     /// Deletes rows of a range in the open transaction.
     pub(crate) fn delete_rows(&mut self, from: Key, to: Key) {
-        self.log.delete_range(from.raw(), to.raw());
         let below = self.below_range(from.raw(), to.raw());
+        if !below && self.mem.range(&from, &to).next().is_none() {
+            return;
+        }
+        self.log.delete_range(from.raw(), to.raw());
         self.removed.add(below);
         self.mem.delete_range(from, to, below, &mut self.undo);
     }

@@ -1,10 +1,11 @@
 //! Arguments and results of the calls of a client.
 
 use crate::files::atime::AtimePolicy;
+use crate::kept_log::KeptLogConfig;
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Attr, Boot, Caller, Fid, FileType, FsName, LayoutTemplate, OpenHandle, OstIndex};
+use nacre_types::{Attr, Caller, Fid, FileType, FsName, LayoutTemplate, OpenHandle, OstIndex};
 use nacre_wire::ost::Write;
 
 /// Configuration of a mount.
@@ -27,8 +28,8 @@ pub struct MountConfig {
     pub names_per_page: u32,
     /// Writes to files that no other client has open are kept in memory for a moment (`llite.*.write_back`).
     pub write_back: bool,
-    /// The island has a store, to which kept writes are logged (`kept_log`): the present start of the machine.
-    pub kept_log: Option<Boot>,
+    /// The island has a store, to which kept writes are logged (`kept_log`).
+    pub kept_log: Option<KeptLogConfig>,
     /// Writes that the former island of this mount, which has ended with a bug, had acknowledged: they are sent first. Until its
     /// lease ends, the MDT lets nobody open the files.
     pub left_writes: Vec<(OstIndex, Write, Vec<Bytes>)>,

@@ -40,5 +40,5 @@ pub use cache::kernel::{KernelCache, Stale, Validity};
 pub use cache::pages::PageUse;
 pub use client::Client;
 pub use files::atime::{Atime, AtimePolicy};
-pub use kept_log::{KeptWrites, SEGMENT_BYTES, SEGMENTS, kept_writes};
+pub use kept_log::{KeptLogConfig, KeptMemory, KeptWrites, SEGMENT_BYTES, SEGMENTS, kept_writes};
 pub use metadata::batch::{Changed, MetadataChange};

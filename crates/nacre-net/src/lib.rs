@@ -19,7 +19,7 @@ pub use decoder::{Decoder, Limits};
 pub use hello::{
     HELLO_BODY_BYTES_MAX, hello, hello_refused, hello_reply, read_hello, read_hello_reply, sharing,
 };
-pub use shared_memory::{Lender, SharedBuffer, SharedMemory};
+pub use shared_memory::{Lender, SharedBuffer, SharedMemory, kept_bytes};
 pub use socket::{
     Accepted, Candidate, Received, Scratch, accept, candidates, connect, connect_result, listen,
     local_candidates, receive, receive_greeting, unlink,

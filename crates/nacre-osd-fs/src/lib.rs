@@ -27,6 +27,7 @@ mod read_buffers;
 #[cfg(test)]
 #[path = "../../../fuzz/support/replay.rs"]
 mod replay_corpus;
+mod speed;
 mod store;
 
 pub use error::OpenError;
@@ -34,4 +35,5 @@ pub use holder::Holder;
 pub use open::DirLock;
 pub use probe::Features;
 pub use raw::write_all;
+pub use speed::pays_past_cache;
 pub use store::{FsConfig, FsStore};

@@ -511,6 +511,9 @@ impl At<'_> {
         }
         let stood_still = now > watches.swept + 2 * every;
         watches.swept = now;
+        if self.index == 0 {
+            self.shared.trim_idle_memory();
+        }
         let mut ended = Vec::new();
         for (token, entry) in &mut watches.entries {
             if let Watched::Socket(socket) = entry

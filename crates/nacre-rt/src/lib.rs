@@ -39,6 +39,6 @@ pub use cpu::bind;
 pub use idle_poll::IdlePoll;
 pub use island::{DoorSink, EndReason, IslandRef};
 pub use leader::Leader;
-pub use nacre_net::{SharedBuffer, SharedMemory};
+pub use nacre_net::{SharedBuffer, SharedMemory, kept_bytes};
 pub use node::{Config, IoThreads, Node, RtError, Server, Source, SourceId, SourceState};
 pub use stats::{IslandStats, NodeStats, Times};

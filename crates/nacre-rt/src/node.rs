@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -170,6 +170,7 @@ pub(crate) struct Shared {
     pub(crate) sockets: AtomicUsize,
     pub(crate) bulk: BulkBudget,
     bulk_buffers: BulkBuffers,
+    idle_memory: OnceLock<SharedMemory>,
     refusal_lines: Mutex<LogLimiter>,
     peer_errors: Mutex<RepeatedErrors>,
     islands: RwLock<BTreeMap<String, IslandRef>>,
@@ -197,6 +198,10 @@ impl Node {
     pub fn shared_memory(&self) -> Option<SharedMemory> {
         self.0.config.shared_memory.clone()
     }
+    /// Gives what is not needed of a memory back from time to time. One memory per node; that of its sockets needs no call.
+    pub fn trim_when_idle(&self, memory: SharedMemory) {
+        let _first = self.0.idle_memory.set(memory);
+    }
     /// Bulk bytes that came in over sockets and are in use.
     pub fn bulk_bytes(&self) -> u64 {
         self.0.bulk.used()
@@ -218,6 +223,7 @@ impl Node {
             io_pool: IoPool::default(),
             bulk: BulkBudget::default(),
             bulk_buffers: BulkBuffers::default(),
+            idle_memory: OnceLock::new(),
             stats: NodeStats::default(),
             loops,
             leaders: AtomicUsize::new(0),
@@ -371,6 +377,11 @@ impl Shared {
     }
     pub(crate) fn bulk_buffers(&self) -> &BulkBuffers {
         &self.bulk_buffers
+    }
+    pub(crate) fn trim_idle_memory(&self) {
+        if let Some(memory) = self.idle_memory.get() {
+            memory.look_for_returns();
+        }
     }
     /// Whether other threads serve what loop 0 watches.
     pub(crate) fn is_led(&self) -> bool {

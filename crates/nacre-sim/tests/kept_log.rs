@@ -47,13 +47,13 @@ impl Change {
 
 fn random_change(c: &mut Cluster, number: u8) -> Change {
     let rng = c.world.rng();
-    // Short ones are kept, long ones are sent at once.
-    let len = [1, 90, 5000, 70_000][rng.below(4) as usize];
+    // Short ones are kept, and so are those that are long enough for a buffer of their own. Others are sent at once.
+    let len = [1, 90, 5000, 70_000, 300_000][rng.below(5) as usize];
     match rng.below(10) {
         0 => Change::Truncate(rng.below(20_000)),
         1 => Change::Sync,
         2..=4 => Change::Append(vec![number; len]),
-        _ => Change::Write(rng.below(30_000), vec![number; len]),
+        _ => Change::Write(rng.below(30_000 + len as u64), vec![number; len]),
     }
 }
 fn open(c: &mut Cluster, mount: NodeId, fid: Fid) -> OpenHandle {

@@ -80,6 +80,17 @@ codec_struct! {
     pub struct Boot { pub high: u64, pub low: u64 }
 }
 
+codec_struct! {
+    /// Where bytes lie in memory that survives the process, until the machine starts again.
+    #[derive(Copy)]
+    pub struct KeptPlace {
+        /// From its beginning.
+        pub offset: u64,
+        /// How often their buffer has been taken: once it was taken again, other bytes lie there.
+        pub uses: u32,
+    }
+}
+
 codec_enum! {
     /// The kind of a target.
     pub enum TargetKind: u8 { Mgs = 1, Mdt = 2, Ost = 3 }

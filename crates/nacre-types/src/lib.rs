@@ -27,8 +27,8 @@ pub use errno::Errno;
 pub use fid::{Fid, OIDS_PER_SEQ, Oid, Seq};
 pub use hash::{Folded, SeededHash};
 pub use id::{
-    Boot, ClientUuid, ConnEpoch, FsName, Generation, LockCookie, MdtIndex, OpenHandle, OstIndex, Tag,
-    TargetKind, TargetName, Transno, Xid,
+    Boot, ClientUuid, ConnEpoch, FsName, Generation, KeptPlace, LockCookie, MdtIndex, OpenHandle, OstIndex,
+    Tag, TargetKind, TargetName, Transno, Xid,
 };
 pub use identity::{Identity, Incarnation, Mismatch, Remembered};
 pub use inode_bits::{InodeBits, InodeMode};

@@ -237,6 +237,9 @@ codec_struct! {
 }
 /// Space that a write under a grant uses beside its bytes: the rest of its first and last block, and its rows.
 pub const EXTENT_TAX: u64 = 8192;
+/// From this offset on, long writes are those of a stream: a client in the process of its servers keeps them for a moment, and
+/// the OST writes them past its cache.
+pub const STREAMS_FROM: u64 = 32 << 20;
 codec_struct! {
     /// Asks that space is kept for this client: `bytes` in all from now on, with what earlier grants have left; 0 gives all of
     /// it back. A write with `flags::GRANTED` uses its bytes and [`EXTENT_TAX`] of it. A restart of the OST ends all grants.

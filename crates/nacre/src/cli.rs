@@ -19,7 +19,9 @@ use std::process::ExitCode;
                   `status` has more.\n\
                   Processes are found through /run/nacre (NACRE_RUN_DIR overrides). Logs: NACRE_LOG=debug|info|warn.\n\
                   On small virtual machines idle CPUs poll instead of halting while a process of nacre is busy\n\
-                  (NACRE_IDLE_POLL=no: they halt).",
+                  (NACRE_IDLE_POLL=no: they halt).\n\
+                  On devices nearly as fast as the page cache the mount of `up` keeps streams in /dev/shm for a moment\n\
+                  (NACRE_KEEP_STREAMS=no: it does not; yes: on other devices, too).",
     arg_required_else_help = true
 )]
 pub(crate) struct Cli {

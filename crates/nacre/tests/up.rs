@@ -6,6 +6,7 @@ mod machine;
 
 use machine::{Machine, eventually, said};
 use rustix::process::Signal;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::FileExt as _;
@@ -337,6 +338,73 @@ fn a_dead_mount_stays_until_the_next_up_and_nothing_acknowledged_is_lost() {
     m.good(&["down", m.mount().to_str().unwrap()]);
     assert_eq!(fs::read_dir(m.mount()).unwrap().count(), 0, "nothing is in the directory below");
     m.good(&["check", m.path("data").to_str().unwrap()]);
+}
+
+/// The mount keeps the writes of a stream in memory that survives its process, and names their places in its log.
+#[test]
+fn nothing_acknowledged_of_a_stream_of_long_writes_is_lost_by_a_kill() {
+    const BLOCK: u64 = 1 << 20;
+    const BLOCKS: u64 = 64;
+    let Some(m) = Machine::new() else { return };
+    let block = |round: u64, number: u64| -> Vec<u8> {
+        (0..BLOCK / 8).flat_map(|at| (at * 0x9e37_79b9 + round * 1000 + number).to_le_bytes()).collect()
+    };
+    // Whatever the speed of this machine's device.
+    let start = || {
+        let mut command = m.command();
+        command.env("NACRE_KEEP_STREAMS", "yes");
+        command.args([
+            OsStr::new("up"),
+            m.mount().as_os_str(),
+            OsStr::new("--dir"),
+            m.path("data").as_os_str(),
+        ]);
+        m.start_command(command, "next: ")
+    };
+    for round in 0..3 {
+        let up = start();
+        let log = fs::read_dir(m.path("data")).unwrap().map(|entry| entry.unwrap().path());
+        let log = log.filter(|path| path.to_string_lossy().contains("/kept-")).collect::<Vec<_>>().remove(0);
+        let memory = format!("nacre-{}", log.file_stem().unwrap().to_str().unwrap());
+        let memory = std::path::Path::new("/dev/shm").join(memory);
+        assert!(memory.exists());
+        let mut file = fs::File::options();
+        let file = file.read(true).write(true).create_new(true);
+        // Nothing is kept of a file that the killed mount may have open.
+        let path = m.mount().join(format!("stream{round}"));
+        let file = file.open(&path).unwrap();
+        let mut expected = Vec::new();
+        for number in 0..BLOCKS {
+            let block = block(round, number);
+            file.write_all_at(&block, number * BLOCK).unwrap();
+            expected.extend(block);
+        }
+        let logged = fs::read(&log).unwrap().iter().filter(|byte| **byte != 0).count();
+        assert!((500..1_000_000).contains(&logged), "{logged} bytes: the places of thirty writes");
+        // Their last parts are written over.
+        for number in [35, BLOCKS - 3, BLOCKS - 1] {
+            let at = number * BLOCK + 100_000;
+            file.write_all_at(&[7; 5000], at).unwrap();
+            expected[at as usize..at as usize + 5000].fill(7);
+        }
+        up.kill();
+        drop(file);
+        let up = start();
+        assert!(fs::read(&path).unwrap() == expected, "round {round}");
+        assert!(!memory.exists(), "it was read");
+        up.stop();
+        let left = |entry: fs::DirEntry| entry.file_name().to_string_lossy().contains("kept-");
+        assert!(!fs::read_dir(m.path("data")).unwrap().any(|entry| left(entry.unwrap())));
+    }
+    // Killed again, and not started again.
+    start().kill();
+    let memories = || fs::read_dir("/dev/shm").unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>();
+    let log = fs::read_dir(m.path("data")).unwrap().map(|entry| entry.unwrap().path());
+    let log = log.filter(|path| path.to_string_lossy().contains("/kept-")).collect::<Vec<_>>().remove(0);
+    let memory = format!("nacre-{}", log.file_stem().unwrap().to_str().unwrap());
+    assert!(memories().contains(&memory.clone().into()));
+    m.good(&["destroy", "--yes", "--dir", m.path("data").to_str().unwrap()]);
+    assert!(!memories().contains(&memory.into()));
 }
 
 #[test]

@@ -40,6 +40,44 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-client", "lib", MODEL),
     planted(
+        "kept log: earlier bytes are written over those whose buffer was taken again",
+        "crates/nacre-client/src/kept_log/read.rs",
+        &[(
+            "None => drop(bytes.take(Extent::new(write.offset, write.offset.saturating_add(write.len)))),",
+            "None => drop(write.len),",
+        )],
+    )
+    .found_by("nacre-client", "lib", "kept_log::tests::bytes_that_were_written_over_since_are_not_left"),
+    planted(
+        "kept log: a part of a long write leaves the place that the log names",
+        "crates/nacre-client/src/files/dirty_bytes.rs",
+        &[("memory.is_none_or(|memory| memory.place_of(&part).is_none())", "memory.is_none_or(|_| true)")],
+    )
+    .found_by(
+        "nacre-client",
+        "lib",
+        "files::dirty_bytes::tests::a_small_part_of_a_divided_write_stays_where_the_log_of_kept_writes_says",
+    ),
+    planted(
+        "kept log: a buffer that is taken again still counts as the former one",
+        "crates/nacre-net/src/shared_memory/kept.rs",
+        &[(
+            "mapping.word(index).fetch_add(1, Ordering::SeqCst);",
+            "mapping.word(index).fetch_add(0, Ordering::SeqCst);",
+        )],
+    )
+    .found_by(
+        "nacre-net",
+        "lib",
+        "shared_memory::kept::tests::bytes_stay_until_their_buffer_is_taken_again",
+    ),
+    planted(
+        "kept log: the bytes of long writes are not read after a kill",
+        "crates/nacre-client/src/kept_log/read.rs",
+        &[("data: placed(place, len) }", "data: placed(place, len).filter(|_| false) }")],
+    )
+    .found_by("nacre-sim", "kept_log", KILLED),
+    planted(
         "kept log: records of a former lap are taken for later ones",
         "crates/nacre-client/src/kept_log/record.rs",
         &[("Some((_, last, _)) => serial == last + 1,", "Some((_, last, _)) => serial > 0 && *last > 0,")],

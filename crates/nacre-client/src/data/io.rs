@@ -190,7 +190,7 @@ impl Client {
         let is_whole = args.append || file.dom_bytes() > 0;
         let extent =
             if is_whole { Extent::ALL } else { Extent::new(args.offset, args.offset.saturating_add(len)) };
-        let has_room = self.room_to_write_back(&open, len).await;
+        let has_room = self.room_to_write_back(&open, &args).await;
         let before =
             if args.append { file.long_append.next_piece(args.handle, args.offset, len) } else { None };
         let is_alone = before.is_none() && args.call_bytes <= len;

@@ -74,9 +74,10 @@ impl Client {
     /// Waits until there is room for the bytes of one more write, here and at the OSTs, before it takes its place among the
     /// operations of the file. False: there is none, because an OST does not take the bytes of other files. Its absence is not
     /// to stop this write.
-    pub(crate) async fn room_to_write_back(&self, open: &Open, len: u64) -> bool {
+    pub(crate) async fn room_to_write_back(&self, open: &Open, args: &WriteArgs) -> bool {
         let dirty = self.mount.dirty_files();
-        if !dirty.takes(len) {
+        let len = args.data.len() as u64;
+        if !dirty.takes(args.offset, &args.data) {
             return false;
         }
         while dirty.is_full(len) && self.may_write_back(open) {

@@ -4,13 +4,15 @@
 //! piece are copied into it, so that a piece does not keep the kernel's buffers; large ones are kept as they are. Pure: not
 //! here is when they are sent, and by whom (`data/write_back.rs`). Bounded by the caller.
 
+use crate::kept_log::{KeptMemory, PLACED_BYTES_MIN};
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::Extent;
 
 /// Writes of this size are kept without a copy: they fill most of their buffer.
-const KEPT_WHOLE: usize = 256 << 10;
+const KEPT_WHOLE: usize = PLACED_BYTES_MIN;
 /// The open end of a piece is closed at this size.
 const TAIL_BYTES_MAX: usize = 1 << 20;
 
@@ -61,15 +63,18 @@ impl Piece {
         self.closed
     }
     /// The bytes before and from `at` on. A part that was divided is copied unless it is large: it would keep all of its buffer.
-    fn split(self, at: u64) -> (Self, Self) {
+    /// Not if the log of kept writes names their place (`memory`): they must stay there.
+    fn split(self, at: u64, memory: Option<&dyn KeptMemory>) -> (Self, Self) {
         let (mut front, mut back, mut left) = (Vec::new(), Vec::new(), at);
         for mut part in self.into_parts() {
             let in_front = part.len().min(usize::try_from(left).unwrap_or(usize::MAX));
             let first = part.split_to(in_front);
             let is_divided = !first.is_empty() && !part.is_empty();
             let kept = |part: Bytes| match is_divided && part.len() < KEPT_WHOLE {
-                true => Bytes::copy_from_slice(&part),
-                false => part,
+                true if memory.is_none_or(|memory| memory.place_of(&part).is_none()) => {
+                    Bytes::copy_from_slice(&part)
+                }
+                _ => part,
             };
             front.push(kept(first));
             back.push(kept(part));
@@ -98,6 +103,7 @@ pub(crate) struct DirtyBytes {
     /// By their first byte.
     pieces: BTreeMap<u64, Piece>,
     bytes: u64,
+    memory: Option<Arc<dyn KeptMemory>>,
 }
 
 /// Dirty bytes that follow each other, taken to be sent.
@@ -119,9 +125,9 @@ impl Run {
 }
 
 impl DirtyBytes {
-    /// No bytes yet; pieces of at most `piece_bytes_max`.
-    pub(crate) fn new(piece_bytes_max: u64) -> Self {
-        Self { piece_bytes_max, pieces: BTreeMap::new(), bytes: 0 }
+    /// No bytes yet; pieces of at most `piece_bytes_max`. `memory`: where the log of kept writes has places.
+    pub(crate) fn new(piece_bytes_max: u64, memory: Option<Arc<dyn KeptMemory>>) -> Self {
+        Self { piece_bytes_max, pieces: BTreeMap::new(), bytes: 0, memory }
     }
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
@@ -208,7 +214,7 @@ impl DirtyBytes {
             && at < start + piece.len
             && let Some(piece) = self.pieces.remove(&start)
         {
-            let (front, back) = piece.split(at - start);
+            let (front, back) = piece.split(at - start, self.memory.as_deref());
             self.pieces.insert(start, front);
             self.pieces.insert(at, back);
         }
@@ -255,7 +261,7 @@ mod tests {
                 state ^= state << 17;
                 state % below
             };
-            let (mut dirty, mut model) = (DirtyBytes::new(MIB), BTreeMap::new());
+            let (mut dirty, mut model) = (DirtyBytes::new(MIB, None), BTreeMap::new());
             for step in 0..60u64 {
                 let (offset, len) = (random(200), random(40) + 1);
                 let extent = Extent::new(offset, offset + len);
@@ -291,7 +297,7 @@ mod tests {
     #[test]
     fn small_writes_that_follow_each_other_become_one_piece_up_to_the_size_of_a_request() {
         for request in [MIB, 16 * MIB] {
-            let mut dirty = DirtyBytes::new(request);
+            let mut dirty = DirtyBytes::new(request, None);
             let block = Bytes::from(vec![1u8; 64 << 10]);
             for at in (0..request).step_by(64 << 10) {
                 assert_eq!(dirty.full_piece(0), None);
@@ -303,6 +309,30 @@ mod tests {
             let runs = dirty.take(Extent::ALL);
             assert_eq!(runs.iter().map(Run::len).collect::<Vec<_>>(), [request, 64 << 10]);
             assert!(dirty.is_empty() && dirty.bytes() == 0);
+        }
+    }
+
+    #[derive(Debug)]
+    struct OneBuffer(core::ops::Range<usize>);
+    impl KeptMemory for OneBuffer {
+        fn place_of(&self, bytes: &Bytes) -> Option<nacre_types::KeptPlace> {
+            let offset = bytes.as_ptr() as usize;
+            self.0.contains(&offset).then_some(nacre_types::KeptPlace { offset: offset as u64, uses: 1 })
+        }
+        fn log_ended(&self) {}
+    }
+
+    #[test]
+    fn a_small_part_of_a_divided_write_stays_where_the_log_of_kept_writes_says() {
+        let (named, other) = (Bytes::from(vec![1u8; 300 << 10]), Bytes::from(vec![1u8; 300 << 10]));
+        let memory = OneBuffer(named.as_ptr() as usize..named.as_ptr() as usize + named.len());
+        let mut dirty = DirtyBytes::new(MIB, Some(Arc::new(memory)));
+        for (data, offset) in [(&named, 0), (&other, 2 * MIB)] {
+            dirty.write(offset, data);
+            dirty.write(offset + 4096, &Bytes::from(vec![2u8; 295 << 10]));
+            let runs = dirty.take(Extent::new(offset, offset + 4096));
+            assert_eq!(runs[0].data[0].as_ptr() == data.as_ptr(), offset == 0);
+            assert_eq!(runs[0].data[0], data[..4096]);
         }
     }
 }

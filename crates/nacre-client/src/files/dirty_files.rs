@@ -6,10 +6,11 @@
 use crate::files::dirty_bytes::{DirtyBytes, Run};
 use crate::files::table::Open;
 use crate::files::write_queue::WriteQueue;
-use crate::kept_log::{self, KeptLog, LogPlace, LoggedFile};
+use crate::kept_log::{self, KeptLog, KeptMemory, LogPlace, LoggedFile};
 use crate::targets::target::{RPC_BYTES_MIN, Target};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
@@ -161,9 +162,9 @@ impl DirtyFiles {
     pub(crate) fn log(&self) -> Option<&KeptLog> {
         self.log.as_ref()
     }
-    /// Whether writes of so many bytes are kept.
-    pub(crate) fn takes(&self, len: u64) -> bool {
-        self.is_on() && (self.log.is_none() || len <= kept_log::WRITE_BYTES_MAX)
+    /// Whether writes like this one are kept.
+    pub(crate) fn takes(&self, offset: u64, data: &Bytes) -> bool {
+        self.is_on() && self.log.as_ref().is_none_or(|log| log.takes(offset, data))
     }
     /// Whether there is no room for a write of so many bytes.
     pub(crate) fn is_full(&self, len: u64) -> bool {
@@ -184,6 +185,9 @@ impl DirtyFiles {
             log.sent(file.fid(), &file.logged, place);
             self.room.wake_all();
         }
+    }
+    fn memory(&self) -> Option<Arc<dyn KeptMemory>> {
+        self.log.as_ref()?.memory().cloned()
     }
     /// Waits until bytes have left.
     pub(crate) async fn room(&self) {
@@ -229,11 +233,13 @@ impl DirtyFiles {
         let is_first = known.is_none();
         let file = known.unwrap_or_else(|| {
             // A change of the limit takes effect once the file has had no dirty bytes.
-            let piece_bytes = osts.iter().map(|ost| ost.rpc_bytes_max()).min().unwrap_or(RPC_BYTES_MIN);
+            // Servers in this process take the bytes from where they are: short requests cost little, and begin sooner.
+            let limits = osts.iter().map(|ost| ost.rpc_bytes_max()).min().filter(|_| self.memory().is_none());
+            let piece_bytes = limits.unwrap_or(RPC_BYTES_MIN);
             Rc::new(DirtyFile {
                 open: RefCell::new(open.clone()),
                 osts,
-                bytes: RefCell::new(DirtyBytes::new(piece_bytes)),
+                bytes: RefCell::new(DirtyBytes::new(piece_bytes, self.memory())),
                 mtime: Cell::new(mtime),
                 logged: LoggedFile::default(),
                 sending: Cell::new(0),

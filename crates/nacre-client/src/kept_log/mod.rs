@@ -12,6 +12,9 @@
 //! before this mount lets another change the file: a record says so. (3) A segment is written anew when all writes in it
 //! are void ([`KeptLog::has_room`]). Every segment in which a file has writes has its layout, too.
 //!
+//! (4) The bytes of long writes are not in the log: it names their place in memory that survives the process. They stay there
+//! until no OST needs them any more; then the place is that of other bytes, and whoever reads the log sees that.
+//!
 //! Bounded: [`SEGMENTS`] of [`SEGMENT_BYTES`]. Not here: which writes are kept (`data/write_back.rs`).
 
 mod read;
@@ -24,15 +27,20 @@ pub use record::{SEGMENT_BYTES, SEGMENTS};
 mod tests;
 
 use crate::files::state::FileState;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
+use core::fmt::Debug;
 use nacre_node::{FileId, StoreOp};
-use nacre_types::{Boot, Fid, Timestamp};
-use record::{FileRecord, HEAD_BYTES, KeptRecord, Record, SegmentRecord, VoidRecord};
+use nacre_types::{Boot, Fid, KeptPlace, Timestamp};
+use record::{FileRecord, HEAD_BYTES, KeptRecord, PlacedRecord, Record, SegmentRecord, VoidRecord};
 
-/// Longer writes are sent to the OSTs at once: a request costs little for each of their bytes, and a copy much.
+/// Longer writes are sent to the OSTs at once: a request costs little for each of their bytes, and a copy much. The log names
+/// the place of those that need no copy ([`KeptMemory`]).
 pub(crate) const WRITE_BYTES_MAX: u64 = 64 << 10;
+/// A shorter write has no place of its own in memory.
+pub(crate) const PLACED_BYTES_MIN: usize = 256 << 10;
 /// Part of a segment in which only void records are written, so that there is always room for them.
 const RESERVED_BYTES: u64 = SEGMENT_BYTES / 4;
 /// Most bytes of the records beside the data of a write: the layout of a widely striped file.
@@ -40,11 +48,31 @@ const BESIDE_DATA_BYTES: u64 = 4096;
 /// Files with writes in the log. Each needs a few void records.
 pub(crate) const FILES_MAX: usize = 8192;
 
+/// Memory that survives the process, in which requests of the kernel are received.
+pub trait KeptMemory: Debug + Send + Sync {
+    /// Where these bytes lie in it. They stay there as long as somebody has them.
+    fn place_of(&self, bytes: &Bytes) -> Option<KeptPlace>;
+    /// The log that knows the places has ended: nothing in this memory is to change until what is left was read.
+    fn log_ended(&self);
+}
+
+/// What a log needs to know of its machine.
+#[derive(Debug, Clone)]
+pub struct KeptLogConfig {
+    /// The present start of the machine.
+    pub boot: Boot,
+    /// `None`: only the bytes of short writes are kept.
+    pub memory: Option<Arc<dyn KeptMemory>>,
+    /// Where in a file its writes are those of a stream: long ones are kept from there on. Before, they go through the page
+    /// cache of the store, where the next reader finds them.
+    pub streams_from: u64,
+}
+
 /// The log of a mount. Its record of a file is [`LoggedFile`].
 pub(crate) struct KeptLog {
     /// Of the mount: its writes are executed once.
     id: u64,
-    boot: Boot,
+    config: KeptLogConfig,
     /// Segments begun so far.
     begun: Cell<u64>,
     /// Bytes of the current segment that are written.
@@ -85,10 +113,10 @@ impl LoggedFile {
 }
 
 impl KeptLog {
-    pub(crate) fn new(id: u64, boot: Boot) -> Self {
+    pub(crate) fn new(id: u64, config: KeptLogConfig) -> Self {
         Self {
             id,
-            boot,
+            config,
             begun: Cell::new(0),
             end: Cell::new(SEGMENT_BYTES),
             serial: Cell::new(0),
@@ -102,9 +130,21 @@ impl KeptLog {
         self.end_run();
         out.append(&mut self.writes.borrow_mut());
     }
+    pub(crate) fn memory(&self) -> Option<&Arc<dyn KeptMemory>> {
+        self.config.memory.as_ref()
+    }
+    /// Whether writes like this one are logged.
+    pub(crate) fn takes(&self, offset: u64, data: &Bytes) -> bool {
+        data.len() as u64 <= WRITE_BYTES_MAX
+            || (offset >= self.config.streams_from && self.place_of(data).is_some())
+    }
+    fn place_of(&self, data: &Bytes) -> Option<KeptPlace> {
+        let memory = self.memory().filter(|_| data.len() >= PLACED_BYTES_MIN)?;
+        memory.place_of(data)
+    }
     /// Whether a write of `len` bytes can be logged now. `oldest`: the earliest segment that must stay.
     pub(crate) fn has_room(&self, len: u64, oldest: impl FnOnce() -> Option<u64>) -> bool {
-        let needed = len + BESIDE_DATA_BYTES;
+        let needed = len.min(WRITE_BYTES_MAX) + BESIDE_DATA_BYTES;
         self.end.get() + needed <= SEGMENT_BYTES - RESERVED_BYTES
             || oldest().is_none_or(|oldest| self.begun.get() + 1 < oldest + SEGMENTS)
     }
@@ -118,7 +158,9 @@ impl KeptLog {
         data: &Bytes,
     ) {
         let Some(component) = file.known_component() else { return };
-        if self.end.get() + data.len() as u64 + BESIDE_DATA_BYTES > SEGMENT_BYTES - RESERVED_BYTES {
+        let place = self.place_of(data);
+        let logged_bytes = if place.is_some() { 0 } else { data.len() as u64 };
+        if self.end.get() + logged_bytes + BESIDE_DATA_BYTES > SEGMENT_BYTES - RESERVED_BYTES {
             self.begin_segment();
         }
         let segment = self.begun.get();
@@ -129,8 +171,14 @@ impl KeptLog {
             let file = FileRecord { fid: file.fid, owner: file.owner(), component: (*component).clone() };
             self.append(&Record::File(file), None);
         }
-        let kept = KeptRecord { fid: file.fid, offset, mtime };
-        logged.serial.set(self.append(&Record::Kept(kept), Some(data)));
+        let fid = file.fid;
+        logged.serial.set(match place {
+            None => self.append(&Record::Kept(KeptRecord { fid, offset, mtime }), Some(data)),
+            Some(place) => {
+                let len = data.len() as u64;
+                self.append(&Record::Placed(PlacedRecord { fid, offset, mtime, len, place }), None)
+            }
+        });
     }
     /// Where the log ends for now.
     pub(crate) fn place(&self) -> LogPlace {
@@ -170,7 +218,7 @@ impl KeptLog {
         self.begun.set(self.begun.get() + 1);
         self.end.set(0);
         self.pending_at.set(0);
-        self.append(&Record::Segment(SegmentRecord::new(self.id, self.boot)), None);
+        self.append(&Record::Segment(SegmentRecord::new(self.id, self.config.boot)), None);
     }
     /// The records that wait become one write.
     fn end_run(&self) {
@@ -181,5 +229,12 @@ impl KeptLog {
         let file = FileId::Log(self.begun.get() % SEGMENTS);
         let offset = self.pending_at.replace(self.end.get());
         self.writes.borrow_mut().push(StoreOp::Write { file, offset, data });
+    }
+}
+impl Drop for KeptLog {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory() {
+            memory.log_ended();
+        }
     }
 }

@@ -2,12 +2,12 @@
 
 use crate::data::stripes;
 use crate::files::dirty_bytes::DirtyBytes;
-use crate::kept_log::record::{FileRecord, KeptRecord, Record, records};
+use crate::kept_log::record::{FileRecord, KeptRecord, PlacedRecord, Record, records};
 use crate::targets::target::RPC_BYTES_MIN;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Boot, Extent, Fid, LockCookie, OstIndex, Timestamp};
+use nacre_types::{Boot, Extent, Fid, KeptPlace, LockCookie, OstIndex, Timestamp};
 use nacre_wire::ost::Write;
 
 /// What a former process of this machine has left in its log.
@@ -24,12 +24,23 @@ pub struct KeptWrites {
 struct Left {
     file: Option<FileRecord>,
     /// By their numbers.
-    writes: BTreeMap<u64, (KeptRecord, Bytes)>,
+    writes: BTreeMap<u64, LeftWrite>,
+}
+struct LeftWrite {
+    offset: u64,
+    len: u64,
+    mtime: Timestamp,
+    /// `None`: there are others in their place, so that the OSTs have them, or later ones.
+    data: Option<Bytes>,
 }
 
 /// Reads the segments of a log. `boot`: the present start of the machine; what was written during another one is worthless.
-/// `None`: it has no records.
-pub fn kept_writes(segments: &[Bytes], boot: Boot) -> Option<KeptWrites> {
+/// `placed` reads bytes in the memory that the log names, unless others have their place. `None`: it has no records.
+pub fn kept_writes(
+    segments: &[Bytes],
+    boot: Boot,
+    placed: &mut dyn FnMut(KeptPlace, u64) -> Option<Bytes>,
+) -> Option<KeptWrites> {
     let mut all: Vec<(Record, u64, Bytes)> =
         segments.iter().flat_map(|segment| records(segment.clone(), boot)).collect();
     all.sort_by_key(|(_, serial, _)| *serial);
@@ -43,7 +54,13 @@ pub fn kept_writes(segments: &[Bytes], boot: Boot) -> Option<KeptWrites> {
                 left.file = Some(file);
             }
             Record::Kept(kept) => {
-                files.entry(kept.fid).or_default().writes.insert(serial, (kept, data));
+                let KeptRecord { fid, offset, mtime } = kept;
+                let write = LeftWrite { offset, len: data.len() as u64, mtime, data: Some(data) };
+                files.entry(fid).or_default().writes.insert(serial, write);
+            }
+            Record::Placed(PlacedRecord { fid, offset, mtime, len, place }) => {
+                let write = LeftWrite { offset, len, mtime, data: placed(place, len) };
+                files.entry(fid).or_default().writes.insert(serial, write);
             }
             Record::Void(void) => {
                 if let Some(left) = files.get_mut(&void.fid) {
@@ -57,10 +74,14 @@ pub fn kept_writes(segments: &[Bytes], boot: Boot) -> Option<KeptWrites> {
 
 fn writes_of(left: &Left) -> Vec<(OstIndex, Write, Vec<Bytes>)> {
     let Some(file) = &left.file else { return Vec::new() };
-    let (mut bytes, mut mtime) = (DirtyBytes::new(RPC_BYTES_MIN), Timestamp::default());
-    for (kept, data) in left.writes.values() {
-        bytes.write(kept.offset, data);
-        mtime = mtime.max(kept.mtime);
+    let (mut bytes, mut mtime) = (DirtyBytes::new(RPC_BYTES_MIN, None), Timestamp::default());
+    for write in left.writes.values() {
+        match &write.data {
+            Some(data) => bytes.write(write.offset, data),
+            // Earlier bytes of its range must not be written over what the OSTs have.
+            None => drop(bytes.take(Extent::new(write.offset, write.offset.saturating_add(write.len)))),
+        }
+        mtime = mtime.max(write.mtime);
     }
     let mut writes = Vec::new();
     for run in bytes.take(Extent::ALL) {

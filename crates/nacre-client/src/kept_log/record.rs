@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
-use nacre_types::{Boot, Codec, Component, Fid, Owner, Reader, Timestamp, Writer, codec_struct};
+use nacre_types::{Boot, Codec, Component, Fid, KeptPlace, Owner, Reader, Timestamp, Writer, codec_struct};
 
 /// Segments of a log.
 pub const SEGMENTS: u64 = 4;
@@ -16,7 +16,8 @@ pub const SEGMENT_BYTES: u64 = 8 << 20;
 /// Checksum and length.
 pub(super) const HEAD_BYTES: u64 = 8;
 const MAGIC: u64 = u64::from_le_bytes(*b"NACREKPT");
-const VERSION: u32 = 1;
+/// Version 1 had no [`Record::Placed`].
+const VERSION: u32 = 2;
 
 codec_struct! {
     /// The first record of a segment.
@@ -36,7 +37,7 @@ impl SegmentRecord {
         Self { magic: MAGIC, version: VERSION, log, boot }
     }
     pub(super) fn is_ours(&self) -> bool {
-        self.magic == MAGIC && self.version == VERSION
+        self.magic == MAGIC && (1..=VERSION).contains(&self.version)
     }
 }
 codec_struct! {
@@ -46,6 +47,21 @@ codec_struct! {
 codec_struct! {
     /// A write; its bytes follow.
     pub struct KeptRecord { pub fid: Fid, pub offset: u64, pub mtime: Timestamp }
+}
+codec_struct! {
+    /// A write whose bytes lie in memory that survives the process.
+    pub struct PlacedRecord {
+        /// The file.
+        pub fid: Fid,
+        /// Where in the file.
+        pub offset: u64,
+        /// When it was written.
+        pub mtime: Timestamp,
+        /// Its bytes.
+        pub len: u64,
+        /// Where they are.
+        pub place: KeptPlace,
+    }
 }
 codec_struct! {
     /// The OSTs have the writes of a file up to this number.
@@ -59,6 +75,7 @@ pub(super) enum Record {
     File(FileRecord),
     Kept(KeptRecord),
     Void(VoidRecord),
+    Placed(PlacedRecord),
 }
 
 impl Record {
@@ -72,6 +89,7 @@ impl Record {
             Self::File(record) => (2, record.to_vec()),
             Self::Kept(record) => (3, record.to_vec()),
             Self::Void(record) => (4, record.to_vec()),
+            Self::Placed(record) => (5, record.to_vec()),
         }
         .encode(&mut w);
         let len = w.buf.len() - HEAD_BYTES as usize + data.map_or(0, Bytes::len);
@@ -99,6 +117,7 @@ impl Record {
             2 => Self::File(FileRecord::from_slice(fields).ok()?),
             3 => Self::Kept(KeptRecord::from_slice(fields).ok()?),
             4 => Self::Void(VoidRecord::from_slice(fields).ok()?),
+            5 => Self::Placed(PlacedRecord::from_slice(fields).ok()?),
             _ => return None,
         };
         Some((record, serial, data, end))

@@ -7,6 +7,10 @@ use nacre_types::{Component, Extent, Layout, ObjectId, Oid, OstIndex, Seq};
 
 const BOOT: Boot = Boot { high: 1, low: 2 };
 
+fn config() -> KeptLogConfig {
+    KeptLogConfig { boot: BOOT, memory: None, streams_from: 0 }
+}
+
 /// The store: segments, and how often each was written anew.
 #[derive(Default)]
 struct Segments {
@@ -35,7 +39,7 @@ impl Segments {
     }
     fn left(&self, boot: Boot) -> Option<KeptWrites> {
         let segments: Vec<Bytes> = self.bytes.iter().cloned().map(Bytes::from).collect();
-        kept_writes(&segments, boot)
+        kept_writes(&segments, boot, &mut |_, _| None)
     }
 }
 
@@ -97,7 +101,7 @@ fn what_is_left_is_what_was_kept_and_is_not_void() {
             state ^= state << 17;
             state % below
         };
-        let log = KeptLog::new(seed, BOOT);
+        let log = KeptLog::new(seed, config());
         let mut segments = Segments::default();
         let mut files: Vec<Modelled> = (1..4)
             .map(|n| Modelled { state: file(n), logged: LoggedFile::default(), writes: Vec::new() })
@@ -150,7 +154,7 @@ fn what_is_left_is_what_was_kept_and_is_not_void() {
 /// that was written anew as well.
 #[test]
 fn records_of_a_former_lap_are_not_read_behind_later_ones() {
-    let log = KeptLog::new(9, BOOT);
+    let log = KeptLog::new(9, config());
     let mut segments = Segments::default();
     let (first, others) = ((file(1), LoggedFile::default()), (file(2), LoggedFile::default()));
     let limit = SEGMENT_BYTES - RESERVED_BYTES - BESIDE_DATA_BYTES;
@@ -185,7 +189,7 @@ fn records_of_a_former_lap_are_not_read_behind_later_ones() {
 
 #[test]
 fn a_write_that_was_torn_by_the_end_of_the_process_is_not_read_and_those_before_it_are() {
-    let (log, file, logged) = (KeptLog::new(9, BOOT), file(1), LoggedFile::default());
+    let (log, file, logged) = (KeptLog::new(9, config()), file(1), LoggedFile::default());
     let mut segments = Segments::default();
     for nth in 0..3u64 {
         let data = Bytes::from(vec![nth as u8 + 1; 5000]);
@@ -204,7 +208,7 @@ fn a_write_that_was_torn_by_the_end_of_the_process_is_not_read_and_those_before_
 /// What a hostile file may contain.
 #[test]
 fn random_damage_of_a_segment_is_no_error() {
-    let (log, file, logged) = (KeptLog::new(9, BOOT), file(1), LoggedFile::default());
+    let (log, file, logged) = (KeptLog::new(9, config()), file(1), LoggedFile::default());
     let mut segments = Segments::default();
     log.kept(&file, &logged, true, (10, Timestamp::default()), &Bytes::from_static(b"abc"));
     segments.execute(&log);
@@ -213,8 +217,58 @@ fn random_damage_of_a_segment_is_no_error() {
         for value in [0, 0x7f, 0xff] {
             let mut segment = segments.bytes[1][..end + 64].to_vec();
             segment[at] = value;
-            let left = kept_writes(&[Bytes::from(segment)], BOOT);
+            let left = kept_writes(&[Bytes::from(segment)], BOOT, &mut |_, _| None);
             assert!(left.is_none_or(|left| left.writes.len() <= 1));
         }
     }
+}
+
+/// Memory in which all bytes lie at their addresses.
+#[derive(Debug)]
+struct Addresses;
+impl KeptMemory for Addresses {
+    fn place_of(&self, bytes: &Bytes) -> Option<KeptPlace> {
+        Some(KeptPlace { offset: bytes.as_ptr() as u64, uses: 1 })
+    }
+    fn log_ended(&self) {}
+}
+
+/// Of two writes of the same bytes the OSTs have both, and only the buffer of the later one was taken again: the earlier one must
+/// not be executed over it.
+#[test]
+fn bytes_that_were_written_over_since_are_not_left() {
+    let config = KeptLogConfig { memory: Some(Arc::new(Addresses)), streams_from: 1 << 20, ..config() };
+    let log = KeptLog::new(9, config);
+    let mut segments = Segments::default();
+    let (file, logged) = (file(1), LoggedFile::default());
+    let long = |byte: u8| Bytes::from(vec![byte; 300 << 10]);
+    let writes = [(1 << 20, long(1)), (3 << 20, long(2)), ((1 << 20) + 8192, long(3)), (3 << 20, long(4))];
+    assert!(!log.takes(0, &writes[0].1), "not of a stream");
+    for (number, (offset, data)) in writes.iter().enumerate() {
+        assert!(log.takes(*offset, data));
+        log.kept(&file, &logged, number == 0, (*offset, Timestamp::default()), data);
+        segments.execute(&log);
+    }
+    assert!(
+        segments
+            .bytes
+            .iter()
+            .all(|segment| segment.get(4096..).is_none_or(|rest| rest.iter().all(|b| *b == 0)))
+    );
+    let bytes: Vec<Bytes> = segments.bytes.iter().cloned().map(Bytes::from).collect();
+    let mut left = |place: KeptPlace, len: u64| {
+        let (_, data) = writes.iter().find(|(_, data)| data.as_ptr() as u64 == place.offset)?;
+        (data[0] != 3 && data[0] != 4 && place.uses == 1 && data.len() as u64 == len).then(|| data.clone())
+    };
+    let left = kept_writes(&bytes, BOOT, &mut left).unwrap();
+    let mut seen = vec![0u8; 4 << 20];
+    for (_, write, data) in &left.writes {
+        // Two objects, stripes of 64 KiB.
+        for (at, byte) in (write.offset..).zip(data.concat()) {
+            let stripe = u64::from(write.object.stripe);
+            seen[((at / 65536 * 2 + stripe) * 65536 + at % 65536) as usize] = byte;
+        }
+    }
+    let expected = |at: usize| u8::from((1 << 20..(1 << 20) + 8192).contains(&at));
+    assert!(seen.iter().enumerate().all(|(at, byte)| *byte == expected(at)));
 }

@@ -9,18 +9,23 @@
 //! 4096     buffers of 4 KiB + 1 MiB: a head that ends at a page boundary, then the payload
 //! ```
 //!
+//! A mount in the process of its servers uses the same buffers for another purpose: its memory has a name, and survives the
+//! process (`kept.rs`). It is passed to nobody.
+//!
 //! Invariants: the memory of a part is not written to, and not given to another request, until the receiver has returned the
 //! loan, or the receiver's process has ended. The end of a connection revokes loans that the receiver has not taken yet, but
 //! no others, because a server may still be busy with the request. A frame that names a loan which was revoked meanwhile is
 //! refused, also if its word serves another loan by then. The receiver maps the buffers read-only. The file cannot shrink (a
 //! seal, which the receiver checks), so access to it never raises SIGBUS.
 
+mod kept;
 mod mapping;
 mod owner;
 mod peer;
 mod table;
 mod word;
 
+pub use kept::kept_bytes;
 pub use owner::{Lender, SharedBuffer, SharedMemory};
 pub(crate) use peer::PeerMemory;
 
@@ -39,6 +44,8 @@ const ALIGN: usize = 4096;
 const BUFFER_BYTES: usize = FRONT_BYTES + (1 << 20);
 /// Buffers of a process: room for what a mount keeps of written data. Only those that were used are in memory.
 const BUFFERS: usize = 256;
+/// Bytes of the file.
+const FILE_BYTES: usize = WORDS_BYTES + BUFFERS * BUFFER_BYTES;
 /// Buffers that keep their memory while nobody uses them for longer than [`IDLE`]. The others give it back, a few at a time.
 const FREE_MAX: usize = 16;
 const TRIM_MAX: usize = 16;

@@ -1,18 +1,21 @@
 //! The owner's half: the buffers, and the loans that peers have not returned.
 
+use super::kept::{self, Kept};
 use super::mapping::Mapping;
 use super::table::{self, PARTS_MAX};
 use super::word::{self, Serial};
 use super::{
-    ALIGN, BUFFER_BYTES, BUFFERS, FREE_MAX, FRONT_BYTES, IDLE, LEND_MIN_BYTES, LOANS_MAX, SEALS, TRIM_MAX,
-    WORDS_BYTES,
+    ALIGN, BUFFER_BYTES, BUFFERS, FILE_BYTES, FREE_MAX, FRONT_BYTES, IDLE, LEND_MIN_BYTES, LOANS_MAX, SEALS,
+    TRIM_MAX, WORDS_BYTES,
 };
 use bytes::Bytes;
+use nacre_types::KeptPlace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::process::{PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,6 +33,8 @@ struct Inner {
     out: AtomicUsize,
     /// There may be loans to look for, or memory to give back. A mount that moves no bulk takes no lock to find out.
     was_used: AtomicBool,
+    /// The file has a name (`kept.rs`).
+    kept: Option<Kept>,
 }
 
 /// The buffers that nobody uses, and the loans.
@@ -77,7 +82,22 @@ impl Inner {
     fn free_buffer(&self) -> Option<usize> {
         let mut state = self.lock();
         state.last_use = Instant::now();
-        state.resident.pop().or_else(|| state.empty.pop())
+        let Some(kept) = &self.kept else { return state.resident.pop().or_else(|| state.empty.pop()) };
+        if kept.is_paused() {
+            return None;
+        }
+        let resident = state.resident.pop();
+        let index = resident.or_else(|| state.empty.pop())?;
+        drop(state);
+        if resident.is_none()
+            && let Err(error) = kept::allocate(&self.file, index)
+        {
+            tracing::debug!(%error, "no memory for a buffer of written bytes");
+            self.lock().empty.push(index);
+            return None;
+        }
+        kept::begin_use(&self.mapping, index);
+        Some(index)
     }
     /// Gives memory of buffers back that have not been needed for a while.
     fn trim(&self) {
@@ -131,12 +151,14 @@ impl SharedMemory {
     /// # Errors
     /// Of the kernel. Bulk travels through sockets then.
     pub fn create() -> io::Result<Self> {
-        let bytes = WORDS_BYTES + BUFFERS * BUFFER_BYTES;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("nacre bulk", flags)?;
-        rustix::fs::ftruncate(&file, bytes as u64)?;
+        rustix::fs::ftruncate(&file, FILE_BYTES as u64)?;
         rustix::fs::fcntl_add_seals(&file, SEALS | SealFlags::GROW | SealFlags::SEAL)?;
-        let mapping = Mapping::new(&file, bytes, true)?;
+        Self::of(file, None)
+    }
+    fn of(file: OwnedFd, kept: Option<Kept>) -> io::Result<Self> {
+        let mapping = Mapping::new(&file, FILE_BYTES, true)?;
         let empty = (0..BUFFERS).rev().collect();
         let state = State {
             resident: Vec::new(),
@@ -151,7 +173,30 @@ impl SharedMemory {
             state: Mutex::new(state),
             out: AtomicUsize::new(0),
             was_used: AtomicBool::new(false),
+            kept,
         })))
+    }
+
+    /// Memory in an empty file of a tmpfs, which is kept when this process ends.
+    ///
+    /// # Errors
+    /// Of the kernel.
+    pub fn in_file(file: File) -> io::Result<Self> {
+        let file = OwnedFd::from(file);
+        rustix::fs::ftruncate(&file, FILE_BYTES as u64)?;
+        kept::allocate_words(&file)?;
+        Self::of(file, Some(Kept::default()))
+    }
+    /// The place of bytes that are in one of the buffers. `None`: they are not, or this memory has no name.
+    pub fn place_of(&self, bytes: &[u8]) -> Option<KeptPlace> {
+        self.0.kept.as_ref()?;
+        kept::place(&self.0.mapping, self.0.mapping.offset_of(bytes)?, bytes.len())
+    }
+    /// No buffer of memory with a name is given away while it is paused: somebody wants to read what is in them.
+    pub fn pause(&self, paused: bool) {
+        if let Some(kept) = &self.0.kept {
+            kept.pause(paused);
+        }
     }
 
     /// To be passed to peers.

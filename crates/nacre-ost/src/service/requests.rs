@@ -15,8 +15,8 @@ use nacre_target::{Reply, Request};
 use nacre_types::{Errno, Extent, Failure, LockCookie, ObjectId, Transno};
 use nacre_wire::ost::{
     Allocate, Cancel, Destroy, Enqueue, EnqueueReply, FreeSpaceReply, Glimpse, Grant, GrantReply,
-    ObjectState, Punch, Read, ReadReply, Reserve, ReserveReply, Seek, SeekReply, SetOwner, SyncObject,
-    Truncate, Write, WriteReply,
+    ObjectState, Punch, Read, ReadReply, Reserve, ReserveReply, STREAMS_FROM, Seek, SeekReply, SetOwner,
+    SyncObject, Truncate, Write, WriteReply,
 };
 use nacre_wire::target::Empty;
 use nacre_wire::{MAX_BULK_BYTES, Opcode};
@@ -86,10 +86,11 @@ impl Ost {
         Ok(guard)
     }
 
-    /// A client in the process of the target waits for each write, so the cache is faster for it. Others send write-back,
-    /// several requests at a time.
-    fn write_to(&self, request: &Request) -> WriteTo {
-        let caches = self.writethrough_cache.get() || self.core.is_local(request.export);
+    /// A client in the process of the target waits for each write, so the cache is faster for it; but it keeps those of a
+    /// stream. Others keep most, and send several requests at a time.
+    fn write_to(&self, request: &Request, offset: u64) -> WriteTo {
+        let is_waited_for = self.core.is_local(request.export) && offset < STREAMS_FROM;
+        let caches = self.writethrough_cache.get() || is_waited_for;
         if caches { WriteTo::Cache } else { WriteTo::PastCache }
     }
 
@@ -107,7 +108,7 @@ impl Ost {
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
         let data = request.bulk.clone();
         self.uncommitted.wait(request, args.object, extent).await;
-        let to = self.write_to(request);
+        let to = self.write_to(request, args.offset);
         let (transno, state) = self.store.write(request, args.object, stamp, args.offset, data, to).await?;
         self.uncommitted.record(request, args.object, extent, transno);
         self.count_bulk(Bulk::Write, len);

@@ -1,8 +1,8 @@
 //! `nacre destroy`: removes the data of an `up` that is not running.
 
 use crate::output;
-use crate::process::data_dir;
 use crate::process::registry::{self, ProcessKind};
+use crate::process::{data_dir, kept_log};
 use anyhow::{Context as _, Result, bail, ensure};
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
@@ -73,6 +73,7 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<()> {
         std::io::stdin().lock().read_line(&mut answer)?;
         ensure!(answer.trim() == "yes", "nothing was removed");
     }
+    kept_log::delete_memory_in(&dir)?;
     std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     output::line(&format!("removed {}", dir.display()));
     Ok(())

@@ -1,17 +1,21 @@
 //! The log of kept writes of an `up`: a file in its data directory (`nacre_client`, `kept_log`).
 //!
+//! Not here: the memory in which it names the places of long writes (`kept_memory.rs`).
+//!
 //! The file of a process that was killed stays. The next `up` reads it before it serves its OSTs, which execute what is left
 //! in it, and deletes it when they are up. Its space is allocated when it is made, so that no write to it can fail for want
 //! of space; where that does not help, there is no log, and writes are not kept. It is never synced: after a loss of the
 //! machine its content is ignored.
 
+use crate::process::kept_memory::{self, Memory};
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
-use nacre_client::{SEGMENT_BYTES, SEGMENTS, kept_writes};
+use nacre_client::{KeptLogConfig, KeptMemory, SEGMENT_BYTES, SEGMENTS, kept_writes};
 use nacre_node::{FileId, Store, StoreDone, StoreError, StoreOp};
+use nacre_rt::{SharedMemory, kept_bytes};
 use nacre_target::KeptWrites;
-use nacre_types::{Boot, OstIndex, TargetKind, TargetName};
-use nacre_wire::ost::Write;
+use nacre_types::{Boot, KeptPlace, OstIndex, TargetKind, TargetName};
+use nacre_wire::ost::{STREAMS_FROM, Write};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,8 +25,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Names of the files: `kept-<number>.log`.
-const PREFIX: &str = "kept-";
-const SUFFIX: &str = ".log";
+pub(super) const PREFIX: &str = "kept-";
+pub(super) const SUFFIX: &str = ".log";
 const MODE: u32 = 0o600;
 /// File systems on which an overwrite may fail for want of space: btrfs, ZFS, bcachefs.
 const COPY_ON_WRITE: [u64; 3] = [0x9123_683e, 0x2fc1_2fc1, 0xca45_1a4e];
@@ -51,8 +55,8 @@ impl LeftLogs {
         let boot = boot()?;
         let mut left = Self { files: Vec::new(), for_mdts: Vec::new(), writes: BTreeMap::new() };
         for path in paths(dir)? {
-            let segments = segments(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            let kept = kept_writes(&segments, boot);
+            let kept = left_in(&path, boot).with_context(|| format!("cannot read {}", path.display()))?;
+            left.files.extend(kept_memory::path_of(&path));
             left.files.push(path);
             let Some(kept) = kept else { continue };
             let mut of_osts: BTreeMap<OstIndex, Vec<_>> = BTreeMap::new();
@@ -89,8 +93,11 @@ impl LeftLogs {
             );
         }
         for path in self.files {
-            if let Err(error) = std::fs::remove_file(&path) {
-                tracing::warn!(path = %path.display(), %error, "cannot delete a log whose writes were executed");
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    tracing::warn!(path = %path.display(), %error, "cannot delete a log whose writes were executed");
+                }
+                _ => {}
             }
         }
     }
@@ -126,10 +133,43 @@ fn segments(path: &Path) -> std::io::Result<Vec<Bytes>> {
     (0..SEGMENTS).map(segment).collect()
 }
 
+/// Deletes the memory of the logs in a data directory that is being destroyed.
+pub(crate) fn delete_memory_in(dir: &Path) -> Result<()> {
+    for memory in paths(dir)?.iter().filter_map(|log| kept_memory::path_of(log)) {
+        match std::fs::remove_file(&memory) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", memory.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+/// What is left in a log.
+fn left_in(log: &Path, boot: Boot) -> Result<Option<nacre_client::KeptWrites>> {
+    let memory = kept_memory::open(log);
+    let mut lost = 0u64;
+    let mut placed =
+        |place: KeptPlace, len: u64| match memory.as_ref().map(|file| kept_bytes(file, place, len)) {
+            Some(Ok(bytes)) => bytes,
+            Some(Err(_)) | None => {
+                lost += 1;
+                None
+            }
+        };
+    let kept = kept_writes(&segments(log)?, boot, &mut placed);
+    if lost > 0 {
+        tracing::error!(log = %log.display(), writes = lost,
+            "writes that a killed process had acknowledged may be lost: the memory in which their bytes were cannot be read");
+    }
+    Ok(kept)
+}
+
 /// A new log.
 pub(crate) struct LogFile {
     file: File,
     path: PathBuf,
+    memory: Option<Arc<Memory>>,
 }
 
 impl LogFile {
@@ -138,13 +178,21 @@ impl LogFile {
         let path = dir.join(format!("{PREFIX}{:016x}{SUFFIX}", nacre_rt::random()));
         // It has bytes of files, which not every user of this machine may read.
         let file = File::options().read(true).write(true).create_new(true).mode(MODE).open(&path)?;
-        let log = Self { file, path };
+        let mut log = Self { file, path, memory: None };
         if COPY_ON_WRITE.contains(&(rustix::fs::fstatfs(&log.file)?.f_type as u64)) {
             log.delete();
             bail!("the file system of {} may need space for each overwrite", dir.display());
         }
         match fallocate(&log.file, FallocateFlags::empty(), 0, SEGMENTS * SEGMENT_BYTES) {
-            Ok(()) => Ok(Arc::new(log)),
+            Ok(()) => {
+                log.memory = Memory::create(&log.path)
+                    .inspect_err(|error| {
+                        tracing::info!("long writes are not kept: no memory for them: {error:#}")
+                    })
+                    .ok()
+                    .map(Arc::new);
+                Ok(Arc::new(log))
+            }
             Err(error) => {
                 log.delete();
                 Err(error.into())
@@ -153,12 +201,27 @@ impl LogFile {
     }
     /// The writes that are left in it.
     pub(crate) fn left_writes(&self) -> Result<Vec<(OstIndex, Write, Vec<Bytes>)>> {
-        Ok(kept_writes(&segments(&self.path)?, boot()?).map(|kept| kept.writes).unwrap_or_default())
+        let left = left_in(&self.path, boot()?)?;
+        if let Some(memory) = &self.memory {
+            memory.was_read();
+        }
+        Ok(left.map(|kept| kept.writes).unwrap_or_default())
+    }
+    /// What the mount needs to know of it.
+    pub(crate) fn config(&self) -> Result<KeptLogConfig> {
+        let memory = self.memory.clone().map(|memory| memory as Arc<dyn KeptMemory>);
+        Ok(KeptLogConfig { boot: boot()?, memory, streams_from: STREAMS_FROM })
+    }
+    /// The memory in which requests are to be received.
+    pub(crate) fn memory(&self) -> Option<SharedMemory> {
+        self.memory.as_ref().map(|memory| memory.shared())
     }
     /// The mount has ended, and everything is at the OSTs.
     pub(crate) fn delete(&self) {
-        if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "cannot delete the log of kept writes");
+        for path in self.memory.iter().map(|memory| memory.path()).chain([self.path.as_path()]) {
+            if let Err(error) = std::fs::remove_file(path) {
+                tracing::warn!(path = %path.display(), %error, "cannot delete the log of kept writes");
+            }
         }
     }
     fn write(&self, file: FileId, offset: u64, data: &[Bytes]) -> Result<StoreDone, StoreError> {

@@ -10,6 +10,7 @@ pub(crate) mod detach;
 pub(crate) mod guard;
 pub(crate) mod islands;
 pub(crate) mod kept_log;
+pub(crate) mod kept_memory;
 mod lease_table;
 mod marker;
 pub(crate) mod metrics;

@@ -3,7 +3,7 @@
 use crate::output;
 use crate::process::guard;
 use crate::process::islands::Process;
-use crate::process::kept_log::{self, LogFile};
+use crate::process::kept_log::LogFile;
 use crate::process::mount_options::{Options, Uring};
 use crate::process::signals::{self, Signals, Woken};
 use crate::query::users::users;
@@ -195,7 +195,7 @@ pub(crate) fn attach(
         atime: options.atime(),
         names_per_page: MountConfig::NAMES_PER_PAGE,
         write_back: options.write_back(true) && !matches!(keeping, Keeping::Nothing),
-        kept_log: keeping.log().map(|_| kept_log::boot()).transpose()?,
+        kept_log: keeping.log().map(|log| log.config()).transpose()?,
         left_writes: Vec::new(),
     };
     let interrupts = options.interrupts;
@@ -204,13 +204,16 @@ pub(crate) fn attach(
     tracing::info!(mount = name, dir = %dir.display(), mgs = address, "mount begins");
     let (island, news) = make_island(process.node(), &name, &config, &keeping, interrupts)?;
     wait_ready(&news, &address, limits)?;
+    let kept_memory = keeping.log().and_then(|log| log.memory());
+    kept_memory.iter().for_each(|memory| process.node().trim_when_idle(memory.clone()));
+    let memory = process.node().shared_memory().or(kept_memory);
     let mut mounted = nacre_fuse::mount_fuse(
         dir,
         &MountOptions {
             source: format!("{address}:/{fs}"),
             kernel: options.kernel(),
             session: SessionConfig { rings: options.uring != Uring::Never, ..SessionConfig::default() },
-            shared_memory: process.node().shared_memory(),
+            shared_memory: memory,
         },
     )?;
     let source = match FuseSource::start(process.node(), &mut mounted, island, signals::wake) {

@@ -70,7 +70,7 @@ impl Mount {
             instance: 0,
         };
         let mgs = Target::new(ctx, &peers, mgs, TargetKind::Mgs);
-        let log = config.kept_log.map(|boot| KeptLog::new(ctx.random(), boot));
+        let log = config.kept_log.clone().map(|config| KeptLog::new(ctx.random(), config));
         Self {
             uuid,
             peers,

@@ -41,7 +41,7 @@ pub(super) fn allocate(file: impl AsFd, index: usize) -> rustix::io::Result<()> 
 }
 /// The bytes that were in a buffer are worth nothing from now on.
 pub(super) fn begin_use(mapping: &Mapping, index: usize) {
-    // The release of a later store of bytes cannot be seen without this: the process that looks has seen the end of this one.
+    // Before any byte is stored: whoever reads after the end of this process sees both, in this order.
     mapping.word(index).fetch_add(1, Ordering::SeqCst);
 }
 

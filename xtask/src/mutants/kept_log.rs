@@ -72,6 +72,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "shared_memory::kept::tests::bytes_stay_until_their_buffer_is_taken_again",
     ),
     planted(
+        "kept log: memory that was given back to the system is read as zeros",
+        "crates/nacre-net/src/shared_memory/owner.rs",
+        &[("kept::begin_use(&self.mapping, *index); // a log may still name bytes in it", "")],
+    )
+    .found_by(
+        "nacre-net",
+        "lib",
+        "shared_memory::kept::tests::bytes_that_were_given_back_to_the_system_are_not_read_as_zeros",
+    ),
+    planted(
         "kept log: the bytes of long writes are not read after a kill",
         "crates/nacre-client/src/kept_log/read.rs",
         &[("data: placed(place, len) }", "data: placed(place, len).filter(|_| false) }")],

@@ -113,6 +113,33 @@ mod tests {
     }
 
     #[test]
+    fn bytes_that_were_given_back_to_the_system_are_not_read_as_zeros() {
+        let file = tempfile::tempfile().unwrap();
+        let memory = SharedMemory::in_file(file.try_clone().unwrap()).unwrap();
+        let filled: Vec<_> = (0..40)
+            .map(|_| {
+                let mut buffer = memory.take(0, 8192).unwrap();
+                buffer.space().fill(7);
+                buffer.filled(8192)
+            })
+            .collect();
+        let places: Vec<_> = filled.iter().map(|bytes| memory.place_of(bytes).unwrap()).collect();
+        drop(filled);
+        let left = || -> Vec<Bytes> {
+            places.iter().filter_map(|place| kept_bytes(&file, *place, 8192).unwrap()).collect()
+        };
+        memory.is_idle_for(std::time::Duration::from_secs(10));
+        // Somebody is about to read them.
+        memory.pause(true);
+        memory.look_for_returns();
+        assert_eq!(left().len(), 40);
+        memory.pause(false);
+        memory.look_for_returns();
+        let left = left();
+        assert!(left.len() < 40 && left.iter().flatten().all(|byte| *byte == 7), "{}", left.len());
+    }
+
+    #[test]
     fn a_full_file_system_gives_no_buffer() {
         let dir = tempfile::tempdir().unwrap();
         let options = "size=20m";

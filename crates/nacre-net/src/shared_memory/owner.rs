@@ -102,7 +102,7 @@ impl Inner {
     /// Gives memory of buffers back that have not been needed for a while.
     fn trim(&self) {
         let mut state = self.lock();
-        if state.last_use.elapsed() < IDLE {
+        if state.last_use.elapsed() < IDLE || self.kept.as_ref().is_some_and(Kept::is_paused) {
             return;
         }
         if state.resident.len() <= FREE_MAX {
@@ -114,6 +114,9 @@ impl Inner {
         drop(state);
         // They are in no list: nobody takes them meanwhile.
         for index in &unused {
+            if self.kept.is_some() {
+                kept::begin_use(&self.mapping, *index); // a log may still name bytes in it
+            }
             let offset = (WORDS_BYTES + index * BUFFER_BYTES) as u64;
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             if let Err(error) = rustix::fs::fallocate(&self.file, hole, offset, BUFFER_BYTES as u64) {

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -349,6 +349,13 @@ fn nothing_acknowledged_of_a_stream_of_long_writes_is_lost_by_a_kill() {
     let block = |round: u64, number: u64| -> Vec<u8> {
         (0..BLOCK / 8).flat_map(|at| (at * 0x9e37_79b9 + round * 1000 + number).to_le_bytes()).collect()
     };
+    let log_and_memory = || {
+        let log = fs::read_dir(m.path("data")).unwrap().map(|entry| entry.unwrap().path());
+        let log = log.filter(|path| path.to_string_lossy().contains("/kept-")).collect::<Vec<_>>().remove(0);
+        let (number, inode) = (log.file_stem().unwrap().to_str().unwrap(), log.metadata().unwrap().ino());
+        let memory = std::path::Path::new("/dev/shm").join(format!("nacre-{number}-{inode:x}"));
+        (log, memory)
+    };
     // Whatever the speed of this machine's device.
     let start = || {
         let mut command = m.command();
@@ -363,10 +370,7 @@ fn nothing_acknowledged_of_a_stream_of_long_writes_is_lost_by_a_kill() {
     };
     for round in 0..3 {
         let up = start();
-        let log = fs::read_dir(m.path("data")).unwrap().map(|entry| entry.unwrap().path());
-        let log = log.filter(|path| path.to_string_lossy().contains("/kept-")).collect::<Vec<_>>().remove(0);
-        let memory = format!("nacre-{}", log.file_stem().unwrap().to_str().unwrap());
-        let memory = std::path::Path::new("/dev/shm").join(memory);
+        let (log, memory) = log_and_memory();
         assert!(memory.exists());
         let mut file = fs::File::options();
         let file = file.read(true).write(true).create_new(true);
@@ -398,13 +402,10 @@ fn nothing_acknowledged_of_a_stream_of_long_writes_is_lost_by_a_kill() {
     }
     // Killed again, and not started again.
     start().kill();
-    let memories = || fs::read_dir("/dev/shm").unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>();
-    let log = fs::read_dir(m.path("data")).unwrap().map(|entry| entry.unwrap().path());
-    let log = log.filter(|path| path.to_string_lossy().contains("/kept-")).collect::<Vec<_>>().remove(0);
-    let memory = format!("nacre-{}", log.file_stem().unwrap().to_str().unwrap());
-    assert!(memories().contains(&memory.clone().into()));
+    let memory = log_and_memory().1;
+    assert!(memory.exists());
     m.good(&["destroy", "--yes", "--dir", m.path("data").to_str().unwrap()]);
-    assert!(!memories().contains(&memory.into()));
+    assert!(!memory.exists());
 }
 
 #[test]

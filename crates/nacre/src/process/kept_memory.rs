@@ -1,5 +1,5 @@
 //! The memory of a log of kept writes: a file in /dev/shm, in which long writes are received from the kernel. The log, which has
-//! the same number, names only their places there (`nacre_net`, `shared_memory/kept.rs`).
+//! the same number and whose inode is in the name, names only their places there (`nacre_net`, `shared_memory/kept.rs`).
 //!
 //! It has to survive the process, as the log does, so there is none where it might not: a session of an ordinary user takes such
 //! files with it when it ends, and a container its /dev/shm. And there is none where writes past the page cache of the store
@@ -25,10 +25,11 @@ const KEEP_STREAMS: &str = "NACRE_KEEP_STREAMS";
 /// The first pid name space of a machine: its processes are in no container.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// Where the memory of a log is.
+/// Where the memory of an existing log is. A copy of the log has another inode: it must not take the memory away.
 pub(crate) fn path_of(log: &Path) -> Option<PathBuf> {
     let number = log.file_name()?.to_str()?.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
-    Some(Path::new(DIR).join(format!("nacre-{PREFIX}{number}")))
+    let inode = log.metadata().ok()?.ino();
+    Some(Path::new(DIR).join(format!("nacre-{PREFIX}{number}-{inode:x}")))
 }
 /// What a former process has left. `None`: there is none, or it belongs to another user, who may make files there, too.
 pub(crate) fn open(log: &Path) -> Option<File> {
@@ -101,9 +102,21 @@ mod tests {
 
     #[test]
     fn it_is_read_only_if_this_user_has_made_it() {
-        let log = PathBuf::from(format!("/data/{PREFIX}{:016x}{SUFFIX}", nacre_rt::random()));
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join(format!("{PREFIX}{:016x}{SUFFIX}", nacre_rt::random()));
+        std::fs::write(&log, "").unwrap();
         let path = path_of(&log).unwrap();
-        assert!(path.starts_with(DIR) && path_of(Path::new("/data/nacre.log")).is_none());
+        assert!(path.starts_with(DIR) && path_of(&dir.path().join("nacre.log")).is_none());
+        // The log of a data directory that was copied, and of one that was moved.
+        let (copied, moved) = (dir.path().join("copied"), dir.path().join("moved"));
+        let name = log.file_name().unwrap();
+        std::fs::create_dir(&copied).unwrap();
+        std::fs::copy(&log, copied.join(name)).unwrap();
+        assert_ne!(path_of(&copied.join(name)).unwrap(), path);
+        std::fs::create_dir(&moved).unwrap();
+        std::fs::rename(&log, moved.join(name)).unwrap();
+        let log = moved.join(name);
+        assert_eq!(path_of(&log).unwrap(), path);
         if !Path::new(DIR).is_dir() {
             return;
         }
